@@ -1,0 +1,120 @@
+"""The words that a contract's views and events may use: field → what it shows.
+
+The postgres room gives each of them its SQL (`postgres/views.py`); a test keeps the two lists equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_JOB = {
+    "id": "the job's id",
+    "queue": "the queue it was sent to",
+    "type": "the task's name",
+    "tenant": "whose job it is",
+    "state": "the contract's own state",
+    "counter": "the contract's own counter",
+    "claims": "how often it was claimed",
+    "limit": "the limit in the document's own sense",
+    "priority": "0 (first) to 9",
+    "payload": "the arguments",
+    "due": "not before this time",
+    "due_while_waiting": "the due time of a job that waits to be promoted, else NULL",
+    "owner": "who holds it now, else NULL",
+    "token": "the token of the current lease, else NULL",
+    "lease_expires": "when the current lease ends",
+    "last_heartbeat": "the holder's last sign of life",
+    "first_started": "when it was claimed first",
+    "last_started": "when it was claimed last",
+    "finished": "when it ended",
+    "succeeded": "when it ended well, else NULL",
+    "created": "when it was enqueued",
+    "updated": "when it moved last",
+    "error": "the last failure",
+    "error_ts": "when it failed last",
+    "error_message": "the last failure's message",
+    "error_code": "the last failure's code",
+    "error_stack": "the last failure's stack",
+    "error_attempt": "the counter at the last failure",
+    "error_limit": "the limit at the last failure",
+    "error_terminal": "whether the last failure ended the job",
+    "error_delay_ms": "the backoff after the last failure",
+    "error_due": "the due time after the last failure",
+    "result": "what the handler returned",
+    "key": "the idempotency key of the enqueue",
+    "trace": "the trace id",
+    "correlation": "the correlation id",
+    "origin_letter": "the dead letter that this job was made from",
+    "cancel_requested": "when a soft cancel was asked for",
+    "progress": "what the handler last reported",
+    "checkpoint": "what the handler last saved",
+}
+
+_EVENT = {
+    "id": "unique, and in log order within a job",
+    "name": "the event's name",
+    "payload": "the event's keys and values",
+    "seq": "1, 2, 3… within a job",
+    "job_id": "the job's id",
+    "job_id_text": "the job's id, as JSON shows it",
+    "ts": "when, strictly rising within a job",
+    "ts_text": "when, as JSON shows it (ISO 8601, UTC)",
+    "trigger": "what moved the job",
+    "from_state": "the state before",
+    "to_state": "the state after",
+    "transition": "both, as before->after",
+    "run": "the execution: <job id>:<claim>",
+    "actor": "who did it",
+    "counter": "the contract's counter after the hop",
+    "claims": "the claims after the hop",
+    "limit": "the limit at that moment",
+    "terminal": "whether the hop ended the job",
+    "reason": "why",
+    "error": "message, and code where known",
+    "delay_ms": "the backoff",
+    "due": "the due time, as JSON shows it",
+    "correlation": "the job's correlation id",
+    "trace": "the job's trace id",
+    "cause": "the id of the event before, NULL for the first",
+    "version": "the version of the event's shape",
+}
+
+_LETTER = {
+    "id": "the dead letter's id",
+    "job_id": "the job that was set aside",
+    "tenant": "whose job it was",
+    "type": "the task's name",
+    "reason": "the reason code",
+    "stage": "where in the run it failed",
+    "error": "the last failure",
+    "error_class": "the last failure's type",
+    "error_code": "the last failure's code",
+    "counter": "the contract's counter at the end",
+    "claims": "how often the job was claimed",
+    "last_owner": "who held it last, NULL if nobody ever did",
+    "last_lease_expires": "when that lease would have ended",
+    "payload": "the arguments as they were",
+    "context": "the job's ids as they were",
+    "correlation": "the job's correlation id",
+    "trace": "the job's trace id",
+    "status": "open, requeued or discarded",
+    "failed": "when the job failed first",
+    "created": "when the letter was written",
+    "updated": "when its status changed last",
+}
+
+_OUTBOX = {
+    "id": "the message's id, in the order of writing",
+    "job_id": "the job to wake a worker for",
+    "body": "the message",
+    "created": "when it was written",
+    "published": "when it was sent, NULL before",
+}
+
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "jobs": _JOB,
+    "finished": _JOB,
+    "events": _EVENT,
+    "letters": _LETTER,
+    "outbox": _OUTBOX,
+}

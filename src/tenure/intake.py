@@ -1,0 +1,131 @@
+"""What comes from outside is checked here, before any of it is sent: bad input is named, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tenure.contract import Contract
+from tenure.errors import BadInput, PayloadTooLarge
+from tenure.job import NewJob
+
+MAX_BYTES = 1_048_576
+MAX_DEPTH = 200
+MAX_BATCH = 10_000
+MAX_DELAY_MS = 10 * 366 * 86_400_000
+
+#: How long the names may be that a caller gives.
+LENGTHS: Mapping[str, int] = {
+    "type": 200, "queue": 100, "tenant_id": 100, "key": 255, "trace_id": 200, "correlation_id": 200, "worker": 200,
+    "actor": 200,
+}  # fmt: skip
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def name(kind: str, value: Any) -> str:
+    """A name of this kind: not empty, not too long, and storable."""
+    if not isinstance(value, str) or not value.strip():
+        raise BadInput(f"{kind} must be a text that is not empty, not {value!r}")
+    if len(value) > LENGTHS[kind]:
+        raise BadInput(f"{kind} has {len(value)} characters; at most {LENGTHS[kind]} are allowed")
+    if "\x00" in value:
+        raise BadInput(f"{kind} contains a NUL character, which PostgreSQL cannot store; remove it")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadInput(f"{kind} contains a lone surrogate, which is not text; remove it") from None
+    return value
+
+
+def document(kind: str, value: Any, max_bytes: int = MAX_BYTES) -> str:
+    """A value as JSON text that PostgreSQL can store."""
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        raise BadInput(f"{kind} is not JSON: its keys must be texts")
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise BadInput(f"{kind} contains a lone surrogate, which is not text; remove it") from None
+    except RecursionError:
+        raise BadInput(f"{kind} is nested deeper than {MAX_DEPTH} levels; flatten it") from None
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{kind} is not JSON: {error}") from None
+    if size > max_bytes:
+        raise PayloadTooLarge(
+            f"{kind} has {size} bytes; at most {max_bytes} are allowed. Store it elsewhere and send a reference"
+        )
+    if "\\u0000" in text and _NUL.search(text):
+        raise BadInput(f"{kind} contains a NUL character, which PostgreSQL cannot store; remove it")
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise BadInput(f"{kind} is nested deeper than {MAX_DEPTH} levels; flatten it")
+    return text
+
+
+def whole(kind: str, value: Any, low: int, high: int) -> int:
+    """A whole number within a range."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadInput(f"{kind} must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise BadInput(f"{kind} is {value}; it must be within {low}..{high}")
+    return value
+
+
+def token(value: Any) -> UUID:
+    """A lease token or claim key: a UUID."""
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(str(value))
+    except ValueError:
+        raise BadInput(f"{value!r} is not a UUID; a claim key and a lease token are") from None
+
+
+def limit(contract: Contract, value: int | None) -> int:
+    """The job's limit in the document's own sense, within the contract's range."""
+    budget = contract.budget
+    if value is None:
+        return budget.default
+    return whole(f"{budget.name} of contract {contract.name}", value, budget.minimum, budget.maximum)
+
+
+def lease_ms(contract: Contract, value: int | None) -> int:
+    """A lease length within the contract's range."""
+    if value is None:
+        return contract.lease.default_ms
+    return whole(f"lease_ms of contract {contract.name}", value, contract.lease.minimum_ms, contract.lease.maximum_ms)
+
+
+def new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -> tuple[str, int]:
+    """Check a job to be made; its payload as JSON text, and its limit."""
+    name("type", job.type)
+    name("queue", job.queue)
+    name("tenant_id", job.tenant_id)
+    for kind, given in (("key", job.key), ("trace_id", job.trace_id), ("correlation_id", job.correlation_id)):
+        if given is not None:
+            name(kind, given)
+    whole("priority", job.priority, 0, 9)
+    if job.delay_ms is not None:
+        whole("delay_ms", job.delay_ms, 0, MAX_DELAY_MS)
+    if job.run_at is not None:
+        if job.delay_ms is not None:
+            raise BadInput("give either run_at or delay_ms, not both")
+        if not isinstance(job.run_at, datetime) or job.run_at.tzinfo is None:
+            raise BadInput(f"run_at must be a datetime with a time zone, not {job.run_at!r}")
+    return document("payload", job.payload, max_bytes), limit(contract, job.max_attempts)
+
+
+def _depth(value: Any) -> int:
+    deepest, standing = 0, [(value, 1)]
+    while standing:
+        item, depth = standing.pop()
+        deepest = max(deepest, depth)
+        if isinstance(item, dict):
+            standing.extend((part, depth + 1) for part in item.values())
+        elif isinstance(item, (list, tuple)):
+            standing.extend((part, depth + 1) for part in item)
+    return deepest

@@ -1,0 +1,150 @@
+"""A job: one request to run a task, one row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as its row was when it was read; JSON is decoded when it is asked for."""
+
+    id: int
+    contract: str
+    version: str
+    state: str
+    role: str
+    queue: str
+    type: str
+    tenant_id: str
+    priority: int
+    claims: int
+    raises: int
+    counter: int
+    max_attempts: int
+    payload_json: str
+    lease_token: UUID | None
+    lease_owner: str | None
+    lease_expires_at: datetime | None
+    due_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    given_trace_id: str | None
+    given_correlation_id: str | None
+    idempotency_key: str | None
+    origin_letter: int | None
+    last_error_json: str | None
+    result_json: str | None
+    checkpoint_json: str | None
+    installation: str
+
+    @property
+    def payload(self) -> Any:
+        """The arguments."""
+        return json.loads(self.payload_json)
+
+    @property
+    def last_error(self) -> Any:
+        """The last failure, or None."""
+        return None if self.last_error_json is None else json.loads(self.last_error_json)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, or None."""
+        return None if self.result_json is None else json.loads(self.result_json)
+
+    @property
+    def checkpoint(self) -> Any:
+        """What the handler last saved, or None."""
+        return None if self.checkpoint_json is None else json.loads(self.checkpoint_json)
+
+    @property
+    def trace_id(self) -> str:
+        """The trace id given at enqueue, or the one made from the job's id."""
+        return self.given_trace_id or made_id(self.installation, "trace", self.id)
+
+    @property
+    def correlation_id(self) -> str:
+        """The correlation id given at enqueue, or the one made from the job's id."""
+        return self.given_correlation_id or made_id(self.installation, "correlation", self.id)
+
+    @property
+    def held(self) -> Held:
+        """The lease on this job, as its holder names it; raises where nobody holds it."""
+        if self.lease_token is None:
+            raise ValueError(f"job {self.id} is {self.state}: nobody holds it")
+        return Held(self.id, self.claims, self.lease_token, self.contract, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a holder shows to prove that a job is still its own: (job, claims, token)."""
+
+    id: int
+    claims: int
+    token: UUID
+    contract: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be made; None means the default of its contract and its type."""
+
+    type: str
+    payload: Any = field(default_factory=dict)
+    contract: str = "standard"
+    version: str | None = None
+    queue: str = "default"
+    tenant_id: str = "default"
+    priority: int = 5
+    max_attempts: int | None = None
+    run_at: datetime | None = None
+    delay_ms: int | None = None
+    key: str | None = None
+    trace_id: str | None = None
+    correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, in the words of whoever saw it. Facts only: no delay, no decision."""
+
+    message: str
+    type: str = "Exception"
+    code: str | None = None
+    stack: str | None = None
+    stage: str | None = None
+    retryable: bool | None = None
+
+    def facts(self) -> Mapping[str, Any]:
+        """The failure as JSON values, without what is not known."""
+        known = {
+            "type": self.type, "message": self.message, "code": self.code, "stack": self.stack, "stage": self.stage,
+            "retryable": self.retryable,
+        }  # fmt: skip
+        return {name: _storable(value) for name, value in known.items() if value is not None}
+
+
+def _storable(value: Any) -> Any:
+    """A failure must always be reportable: what PostgreSQL cannot store is shown escaped."""
+    if not isinstance(value, str):
+        return value
+    return value.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+UPKEEP: Final = "tenure:upkeep"
+
+
+def made_id(installation: str, kind: str, job_id: int) -> str:
+    """The id that nobody gave: the same in Python and in SQL (`tenure.made_id`)."""
+    return hashlib.md5(f"{installation}:{kind}:{job_id}".encode(), usedforsecurity=False).hexdigest()

@@ -1,0 +1,40 @@
+"""What became of a call: a move with where it led, or a refusal. In a batch, each job has its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenure.errors import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A move that was made: the trigger the engine chose, and where the job stands now."""
+
+    job_id: int
+    trigger: str
+    from_state: str
+    state: str
+    role: str
+    claims: int
+    counter: int
+    at: datetime
+    due_at: datetime | None = None
+    delay_ms: int | None = None
+
+    @property
+    def will_retry(self) -> bool:
+        """Whether the job will run again without anybody asking."""
+        return self.role in ("ready", "waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A job that exists: made by this call, or by an earlier one with the same key."""
+
+    job_id: int
+    made: bool
+
+
+Outcome = Moved | Refused

@@ -1,0 +1,52 @@
+"""Connections of the engine: planner settings that hold on an empty table, timeouts, and errors in our own words.
+
+The planner settings belong on the engine's own connections alone, never on one that runs users' SQL: from the
+statistics of an empty table PostgreSQL would choose scans and sorts that read every dead index entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tenure.errors import ConnectionLost, SchemaMissing, TenureError
+
+LOCK_TIMEOUT_MS = 5_000
+
+#: jit is off because a disabled plan node's price would set the compiler to work on every statement.
+PLANNER = {
+    "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "enable_hashjoin": "off",
+    "enable_mergejoin": "off", "jit": "off", "timezone": "UTC",
+}  # fmt: skip
+
+
+def engine_dsn(dsn: str) -> str:
+    """The same database, with the engine's settings on every connection."""
+    given = conninfo_to_dict(dsn)
+    options = {**PLANNER, "lock_timeout": str(LOCK_TIMEOUT_MS), "default_transaction_isolation": "read\\ committed"}
+    ours = " ".join(f"-c {name}={value}" for name, value in options.items())
+    merged = f"{given.get('options') or ''} {ours}".strip()
+    return make_conninfo(dsn, options=merged, application_name=str(given.get("application_name") or "tenure"))
+
+
+@contextmanager
+def our_errors() -> Iterator[None]:
+    """Say what a driver's error means for the caller."""
+    try:
+        yield
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn) as error:
+        raise SchemaMissing(f"{str(error).splitlines()[0]}; Next: tenure migrate") from error
+    except psycopg.errors.UndefinedFunction as error:
+        raise SchemaMissing(f"{str(error).splitlines()[0]}; Next: tenure migrate") from error
+    except psycopg.errors.StatementTooComplex as error:
+        raise TenureError(f"PostgreSQL found the input too deeply nested: {error}") from error
+    except psycopg.OperationalError as error:
+        if isinstance(error, (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)):
+            raise
+        raise ConnectionLost(
+            f"the database went away ({str(error).splitlines()[0] if str(error) else 'no answer'}); the call may or may "
+            "not have happened. Next: repeat it with the same key"
+        ) from error

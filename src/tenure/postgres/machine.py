@@ -1,0 +1,79 @@
+"""A contract as the statements need it: its paths, budget and backoff as parameter values, computed once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tenure.contract import Contract, Path
+from tenure.postgres.statement import array
+
+#: Which triggers a verb may turn into; the statement chooses by the locked row.
+VERBS: Mapping[str, tuple[str, ...]] = {
+    "claim": ("claim", "reclaim"),
+    "start": ("start",),
+    "succeed": ("succeed",),
+    "fail": ("retry", "exhaust", "fatal", "dead_letter", "cancel"),
+    "expire": ("expire", "expire_at_cap", "cancel"),
+    "promote": ("promote",),
+    "settle": ("settle",),
+}
+
+
+class Machine:
+    """One version of a contract, ready to be bound."""
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+        lease, backoff = contract.lease, contract.backoff
+        self.forfeits = lease.after_expiry == "forfeited"
+        self.reclaims = contract.path("reclaim") is not None
+        self.settles = contract.path("settle") is not None
+        beat = lease.heartbeat
+        common: dict[str, Any] = {
+            "contract": contract.name,
+            "version": contract.version,
+            "extra": contract.budget.extra,
+            "orphaned_ms": beat.default_ms * beat.missed if beat else None,
+            "forfeits": self.forfeits,
+            "reclaims": self.reclaims,
+            "base_ms": backoff.base_ms,
+            "factor": backoff.factor,
+            "cap_ms": backoff.cap_ms,
+            "jitter_form": backoff.jitter.form,
+            "jitter_low": backoff.jitter.low,
+            "jitter_high": backoff.jitter.high,
+            "cap_after_jitter": backoff.cap_after_jitter,
+        }
+        self.claim = {**common, **self._paths(("claim", "reclaim"))}
+        self.moves = {verb: {**common, "verb": verb, **self._paths(triggers)} for verb, triggers in VERBS.items()}
+        self.lost = json.dumps(dict(lease.error), ensure_ascii=False)
+
+    def _paths(self, triggers: tuple[str, ...]) -> dict[str, str]:
+        rows = [
+            (path, source)
+            for path in self.contract.paths
+            if path.trigger in triggers and path.choice is None
+            for source in path.sources
+        ]
+        return {
+            "path_trigger": array(path.trigger for path, _ in rows),
+            "path_source": array(source for _, source in rows),
+            "path_hops": array(">".join(hop.state for hop in path.hops) for path, _ in rows),
+            "path_state": array(path.end.state for path, _ in rows),
+            "path_role": array(path.end.role for path, _ in rows),
+            "path_due": array(path.due for path, _ in rows),
+            "path_letter": array(self._letter(path) for path, _ in rows),
+            "path_bump": array(int(path.trigger in self.contract.counter.on) for path, _ in rows),
+            "path_type": array(self._type(path) for path, _ in rows),
+        }
+
+    def _letter(self, path: Path) -> str | None:
+        # A staged letter is written by a statement of its own, before the move.
+        return path.letter if self.contract.dead_letters.mode == "record" else None
+
+    def _type(self, path: Path) -> str | None:
+        if not self.contract.indexed_log:
+            return None
+        return next((event.name for event in self.contract.events if path.trigger in event.on), path.trigger)

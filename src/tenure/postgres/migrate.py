@@ -1,0 +1,275 @@
+"""Bring a database to this release: numbered migrations, registered contracts, their CHECK and their views.
+
+    0001_….sql, 0002_….sql   each in its own transaction, checksummed, never changed once released
+    tenure.contract          one row per name and version; another machine under the same version is refused
+    CHECK (contract, state)  rebuilt when a contract knows new states: NOT VALID first, then VALIDATE
+    tenure_NAME.*            the contract's views, replaced when their text changed
+
+One `migrate` runs at a time (a session's advisory lock, so it wants a direct connection, not a pooler's). Every lock it
+takes on a table gives up after `lock_timeout` instead of stopping the workers that wait behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+
+from tenure.contract import Contract, differences, from_description
+from tenure.contracts import BUILT_IN
+from tenure.errors import ContractChanged, MigrationChanged, SchemaError, SchemaTooNew
+from tenure.postgres.connect import our_errors
+from tenure.postgres.views import literal, quoted, schema, view_statements
+
+LOCK_KEY = "tenure.migrate"
+_TABLES = ("job", "job_done")
+
+_BOOK = """
+create schema if not exists tenure;
+create table if not exists tenure.migration (
+    number     integer primary key,
+    name       text not null,
+    checksum   text not null,
+    applied_at timestamptz not null default clock_timestamp()
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered SQL file."""
+
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        """What must not change once it is released."""
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run of `migrate` did."""
+
+    applied: list[str] = field(default_factory=list)
+    registered: list[str] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    ranges: int = 0
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """The migrations of this release, in order."""
+    folder = files("tenure.postgres").joinpath("migrations")
+    found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return tuple(
+        Migration(int(name[:4]), name.removesuffix(".sql"), folder.joinpath(name).read_text(encoding="utf-8"))
+        for name in found
+    )
+
+
+def migrate(
+    dsn: str,
+    contracts: Mapping[str, Contract] = BUILT_IN,
+    *,
+    lock_timeout_ms: int = 5_000,
+    grants: bool = False,
+) -> Report:
+    """Bring the database to this release; refuses one that a newer release has migrated."""
+    report = Report()
+    with our_errors(), psycopg.connect(dsn, autocommit=True) as connection, _alone(connection):
+        connection.execute(f"set lock_timeout = {int(lock_timeout_ms)}")
+        connection.execute(_BOOK)
+        try:
+            for migration in _pending(connection):
+                with connection.transaction():
+                    connection.execute(migration.sql.encode())
+                    connection.execute(
+                        "insert into tenure.migration (number, name, checksum) values (%s, %s, %s)",
+                        (migration.number, migration.name, migration.checksum),
+                    )
+                report.applied.append(migration.name)
+            for contract in contracts.values():
+                if _register(connection, contract):
+                    report.registered.append(f"{contract.name} {contract.version}")
+            report.rebuilt.extend(_rebuild_checks(connection))
+            report.rebuilt.extend(_rebuild_views(connection, contracts.values()))
+            row = connection.execute("select tenure.extend_ranges(4)").fetchone()
+            report.ranges = row[0] if row else 0
+            if grants:
+                connection.execute(grant_sql(_schemas(connection)).encode())
+        except psycopg.errors.LockNotAvailable as error:
+            raise SchemaError(
+                f"a table stayed locked for {lock_timeout_ms} ms; nothing of this step was changed. "
+                "Next: look for long transactions (tenure doctor) and run tenure migrate again"
+            ) from error
+    return report
+
+
+def printed(contracts: Mapping[str, Contract] = BUILT_IN, *, grants: bool = False) -> str:
+    """The SQL of a whole set-up, for people who run it themselves; connects to nothing."""
+    parts = [_BOOK.strip() + ";"]
+    for migration in migrations():
+        parts.append(f"begin;\n{migration.sql.strip()}")
+        parts.append(
+            "insert into tenure.migration (number, name, checksum) values "
+            f"({migration.number}, {literal(migration.name)}, {literal(migration.checksum)});\ncommit;"
+        )
+    for contract in contracts.values():
+        parts.append(
+            "insert into tenure.contract (name, version, digest, declaration) values "
+            f"({literal(contract.name)}, {literal(contract.version)}, {literal(contract.digest())}, "
+            f"{literal(json.dumps(contract.describe()))}) on conflict do nothing;"
+        )
+    states = {contract.name: sorted(contract.states) for contract in contracts.values()}
+    parts.extend(";\n".join(_check_sql(table, states)) + ";" for table in _TABLES)
+    for contract in contracts.values():
+        parts.append(f"create schema if not exists {quoted(schema(contract))};")
+        parts.extend(";\n".join(_view_sql(name, select)) + ";" for name, select in view_statements(contract))
+    if grants:
+        parts.append(grant_sql([schema(contract) for contract in contracts.values()]))
+    return "\n\n".join(parts) + "\n"
+
+
+@contextmanager
+def _alone(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    connection.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (LOCK_KEY,))
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.execute("select pg_advisory_unlock(hashtextextended(%s, 0))", (LOCK_KEY,))
+
+
+def _pending(connection: psycopg.Connection[Any]) -> list[Migration]:
+    applied = dict(connection.execute("select number, checksum from tenure.migration").fetchall())
+    ours = {migration.number: migration for migration in migrations()}
+    if newer := sorted(set(applied) - set(ours)):
+        raise SchemaTooNew(
+            f"the database has migration {newer[-1]}, this Tenure knows {max(ours)}; Next: upgrade tenure, then run it again"
+        )
+    for number, checksum in applied.items():
+        if ours[number].checksum != checksum:
+            raise MigrationChanged(
+                f"migration {ours[number].name} was applied with another text; Next: install the release that made this "
+                "database, or restore the file"
+            )
+    return [migration for number, migration in sorted(ours.items()) if number not in applied]
+
+
+def _register(connection: psycopg.Connection[Any], contract: Contract) -> bool:
+    rows = connection.execute(
+        "select version, digest, declaration from tenure.contract where name = %s order by registered_at", (contract.name,)
+    ).fetchall()
+    for version, digest, _ in rows:
+        if version == contract.version:
+            if digest != contract.digest():
+                raise ContractChanged(
+                    f"contract {contract.name} {version} is registered with another machine; "
+                    "Next: give the changed contract a new version"
+                )
+            return False
+    if rows:
+        lost = list(differences(from_description(rows[-1][2]), contract))
+        if lost:
+            raise ContractChanged(
+                f"contract {contract.name} {contract.version} is not an additive change of {rows[-1][0]}: " + "; ".join(lost)
+                + ". Next: keep what was there, or give the contract a new name"
+            )
+    connection.execute(
+        "insert into tenure.contract (name, version, digest, declaration) values (%s, %s, %s, %s)",
+        (contract.name, contract.version, contract.digest(), json.dumps(contract.describe())),
+    )
+    return True
+
+
+def _rebuild_checks(connection: psycopg.Connection[Any]) -> Iterable[str]:
+    """The states that a row's contract knows, as a CHECK: every version's, so that old rows stay valid."""
+    states: dict[str, list[str]] = {}
+    for name, declaration in connection.execute("select name, declaration from tenure.contract order by name"):
+        states[name] = sorted({*states.get(name, []), *declaration["states"]})
+    for table in _TABLES:
+        row = connection.execute(
+            "select obj_description(oid, 'pg_constraint') from pg_constraint where conname = %s and conrelid = %s::regclass",
+            (f"{table}_state", f"tenure.{table}"),
+        ).fetchone()
+        if row and row[0] == _fingerprint(json.dumps(states)):
+            continue
+        for statement in _check_sql(table, states):
+            connection.execute(statement.encode())
+        yield f"CHECK on tenure.{table}"
+
+
+def _check_sql(table: str, states: Mapping[str, list[str]]) -> list[str]:
+    known = " or ".join(
+        f"(contract = {literal(name)} and state in ({', '.join(map(literal, names))}))" for name, names in states.items()
+    )
+    return [
+        f"alter table tenure.{table} drop constraint if exists {table}_state_new",
+        f"alter table tenure.{table} add constraint {table}_state_new check ({known}) not valid",
+        f"alter table tenure.{table} validate constraint {table}_state_new",
+        f"alter table tenure.{table} drop constraint if exists {table}_state",
+        f"alter table tenure.{table} rename constraint {table}_state_new to {table}_state",
+        f"comment on constraint {table}_state on tenure.{table} is {literal(_fingerprint(json.dumps(states)))}",
+    ]
+
+
+def _rebuild_views(connection: psycopg.Connection[Any], contracts: Iterable[Contract]) -> Iterable[str]:
+    for contract in contracts:
+        connection.execute(f"create schema if not exists {quoted(schema(contract))}".encode())
+        for name, select in view_statements(contract):
+            row = connection.execute("select obj_description(to_regclass(%s), 'pg_class')", (name,)).fetchone()
+            if row and row[0] == _fingerprint(select):
+                continue
+            with connection.transaction():
+                for statement in _view_sql(name, select):
+                    connection.execute(statement.encode())
+            yield f"view {name}".replace('"', "")
+
+
+def _view_sql(name: str, select: str) -> list[str]:
+    return [
+        f"drop view if exists {name}",
+        f"create view {name} with (security_invoker = true) as\n{select}",
+        f"comment on view {name} is {literal(_fingerprint(select))}",
+    ]
+
+
+def _fingerprint(text: str) -> str:
+    return "tenure:" + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _schemas(connection: psycopg.Connection[Any]) -> list[str]:
+    names = connection.execute("select distinct name from tenure.contract order by name").fetchall()
+    return [f"tenure_{name}" for (name,) in names]
+
+
+def grant_sql(schemas: Iterable[str]) -> str:
+    """Three roles: the owner migrates, the app works, the reader looks."""
+    roles = "\n".join(
+        f"do $$ begin create role {role} nologin; exception when duplicate_object then null; end $$;"
+        for role in ("tenure_owner", "tenure_app", "tenure_read")
+    )
+    reads = "\n".join(
+        f"grant usage on schema {quoted(name)} to tenure_app, tenure_read;\n"
+        f"grant select on all tables in schema {quoted(name)} to tenure_app, tenure_read;"
+        for name in ["tenure", *schemas]
+    )
+    return f"""{roles}
+{reads}
+grant all on schema tenure to tenure_owner;
+grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox to tenure_app;
+grant insert on tenure.job_done, tenure.event to tenure_app;
+grant insert, update on tenure.dead_letter to tenure_app;
+grant usage on all sequences in schema tenure to tenure_app;
+grant execute on function tenure.extend_ranges(integer) to tenure_app;
+"""

@@ -1,0 +1,5 @@
+-- What does the log say about this job, in order?
+select job_id, seq, ts, hop, trigger, from_state, to_state, claims, counter, max_attempts, actor, reason, facts
+from tenure.event
+where job_id = :id::bigint
+order by seq

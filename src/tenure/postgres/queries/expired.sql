@@ -1,0 +1,13 @@
+-- Whose lease has run out, or whose holder missed its beats? Skip locked rows: somebody is moving them right now.
+select id
+from tenure.job
+where contract = :contract::text and role in ('leased', 'active', 'settling') and role <> 'settling'
+  and (lease_expires_at < clock_timestamp()
+       or last_heartbeat_at + :orphaned_ms::bigint * interval '1 millisecond' < clock_timestamp())
+  and (:queues::text[] is null or queue = any (:queues::text[]))
+  -- Where a claim reclaims in place, only what can no longer be claimed is left to us.
+  and not (:reclaims::boolean and cancel_requested_at is null
+           and claims < greatest(1, max_attempts + :extra::integer) + raises)
+order by id
+limit :limit::bigint
+for update skip locked

@@ -1,0 +1,56 @@
+"""The registered contracts: what `migrate` wrote, as machines that statements can be bound to.
+
+Rows keep the name and version they were made under, and are moved by that version's machine. A process that meets a
+version it does not know reads the registry again. The numbers (lease, limit, backoff) are this process's settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tenure.contract import Contract, from_description
+from tenure.errors import UnknownContract
+from tenure.postgres.machine import Machine
+from tenure.postgres.statement import Plan, statement
+
+
+class Registry:
+    """Machines by (name, version), and the newest version of each name."""
+
+    def __init__(self, numbers: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        self._numbers = numbers or {}
+        self._machines: dict[tuple[str, str], Machine] = {}
+        self._newest: dict[str, str] = {}
+        self.installation = ""
+
+    def load(self) -> Plan[None]:
+        """Read what is registered."""
+        for name, version, declaration, installation in (yield statement("contracts", {})):
+            if (name, version) not in self._machines:
+                self.add(from_description(declaration))
+            self._newest[name] = version  # rows come oldest first
+            self.installation = installation
+
+    def add(self, contract: Contract) -> None:
+        """Know a contract, with this process's numbers."""
+        ours = contract.with_numbers(self._numbers.get(contract.name, {}))
+        self._machines[contract.name, contract.version] = Machine(ours)
+        self._newest[contract.name] = contract.version
+
+    def machine(self, name: str, version: str | None = None) -> Plan[Machine]:
+        """The machine of a contract, by default its newest version; asks the database before it says unknown."""
+        if (found := self._find(name, version)) is None:
+            yield from self.load()
+            found = self._find(name, version)
+        if found is None:
+            known = ", ".join(f"{known} {at}" for known, at in sorted(self._machines)) or "none: run tenure migrate"
+            wanted = name if version is None else f"{name} version {version}"
+            raise UnknownContract(f"no contract {wanted!r} is registered; registered are: {known}")
+        return found
+
+    def names(self) -> tuple[str, ...]:
+        """The contracts known, by name."""
+        return tuple(sorted(self._newest))
+
+    def _find(self, name: str, version: str | None) -> Machine | None:
+        return self._machines.get((name, version or self._newest.get(name, "")))

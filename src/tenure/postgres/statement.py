@@ -1,0 +1,142 @@
+"""Statements, and the two small runners that execute them.
+
+A verb is a generator: it yields statements and is sent their rows. It never waits, so synchronous and asynchronous
+code share it; only the runners at the bottom of this file know a connection.
+
+    verb ──Statement──▶ runner ──▶ PostgreSQL
+         ◀───rows──────        ◀──
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+from uuid import UUID
+
+import psycopg
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Value = str | bool | None
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A named .sql file: its text with $1, $2… for PostgreSQL, and the names they stand for."""
+
+    name: str
+    text: str
+    names: tuple[str, ...]
+
+
+@cache
+def query(name: str) -> Query:
+    """Read queries/NAME.sql; `:name` becomes a numbered parameter."""
+    source = files("tenure.postgres").joinpath(f"queries/{name}.sql").read_text(encoding="utf-8")
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    body = "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("--"))
+    return Query(name, f"/* tenure: {name} */ " + _PARAMETER.sub(number, body).strip(), tuple(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One query with its values."""
+
+    query: Query
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """Steps that commit together or not at all."""
+
+    plan: Plan[Any]
+
+
+Plan = Generator[Statement | Atomic, Any, T]
+
+
+def statement(name: str, values: Mapping[str, Any]) -> Statement:
+    """Bind values to a named query; each is sent as text that the query casts, so its plan never changes with a type."""
+    found = query(name)
+    return Statement(found, tuple(bound(values.get(name)) for name in found.names))
+
+
+def bound(value: Any) -> Value:
+    """A value as PostgreSQL reads it."""
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return array(value)
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def array(values: Iterable[Any]) -> str:
+    """A PostgreSQL array literal."""
+    return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, (int, UUID)):
+        return str(value)
+    text = value if isinstance(value, str) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
+    """Execute a verb on an asynchronous connection."""
+    try:
+        step = next(plan)
+        while True:
+            try:
+                if isinstance(step, Atomic):
+                    async with connection.transaction():
+                        answer: Any = await run(connection, step.plan)
+                else:
+                    cursor = psycopg.AsyncRawCursor(connection)
+                    await cursor.execute(step.query.text, step.values)  # type: ignore[arg-type]
+                    answer = await cursor.fetchall() if cursor.description else []
+            except psycopg.Error as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:
+    """Execute a verb on a synchronous connection."""
+    try:
+        step = next(plan)
+        while True:
+            try:
+                if isinstance(step, Atomic):
+                    with connection.transaction():
+                        answer: Any = run_sync(connection, step.plan)
+                else:
+                    cursor = psycopg.RawCursor(connection)
+                    cursor.execute(step.query.text, step.values)  # type: ignore[arg-type]
+                    answer = cursor.fetchall() if cursor.description else []
+            except psycopg.Error as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]

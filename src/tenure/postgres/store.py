@@ -1,0 +1,259 @@
+"""The store: every verb of the kernel on a pool of connections.
+
+Batch verbs answer per job with what became of it or a refusal; their single forms raise the refusal. A verb that met a
+deadlock is run again; a batch that met a lock timeout is tried job by job, so nobody's open transaction stalls its
+neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from tenure import intake
+from tenure.errors import Busy, Refused, TenureError
+from tenure.event import Logged
+from tenure.job import Failure, Held, Job, NewJob
+from tenure.outcome import Enqueued, Moved, Outcome
+from tenure.postgres import verbs
+from tenure.postgres.connect import engine_dsn, our_errors
+from tenure.postgres.machine import Machine
+from tenure.postgres.registry import Registry
+from tenure.postgres.statement import Plan, Row, run, statement
+from tenure.postgres.verbs import Ask
+
+T = TypeVar("T")
+Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
+_DEADLOCK_TRIES = 5
+
+
+class Store:
+    """The kernel's verbs; made by `Store.open`."""
+
+    def __init__(self, pool: Pool, registry: Registry, max_bytes: int = intake.MAX_BYTES) -> None:
+        self._pool = pool
+        self._registry = registry
+        self._max_bytes = max_bytes
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        numbers: Mapping[str, Mapping[str, int]] | None = None,
+        max_bytes: int = intake.MAX_BYTES,
+        connections: int = 4,
+    ) -> AsyncIterator[Store]:
+        """Connect; `numbers` are this process's settings per contract."""
+        pool: Pool = AsyncConnectionPool(
+            engine_dsn(dsn), min_size=1, max_size=connections, open=False, kwargs={"autocommit": True}
+        )
+        async with pool:
+            yield cls(pool, Registry(numbers), max_bytes)
+
+    async def enqueue(self, job: NewJob, *, created_by: str | None = None) -> Enqueued:
+        """Make a job; with a key, at most once."""
+        return _only(await self.enqueue_many([job], created_by=created_by))
+
+    async def enqueue_many(
+        self, jobs: Sequence[NewJob], *, created_by: str | None = None
+    ) -> list[Enqueued | Refused]:
+        """Make jobs, a statement per contract; answers in the order asked."""
+        answers: dict[int, Enqueued | Refused] = {}
+        groups: dict[tuple[str, str | None], list[int]] = {}
+        for n, job in enumerate(jobs):
+            groups.setdefault((job.contract, job.version), []).append(n)
+        machines = {group: await self._run(lambda group=group: self._registry.machine(*group)) for group in groups}
+        for group, machine in machines.items():  # every job is checked before any is written
+            for n in groups[group]:
+                intake.new_job(machine.contract, jobs[n], self._max_bytes)
+        for group, numbers in groups.items():
+            chosen = [jobs[n] for n in numbers]
+            made = await self._enqueue(machines[group], chosen, created_by)
+            answers.update(zip(numbers, made, strict=True))
+        return [answers[n] for n in range(len(jobs))]
+
+    async def _enqueue(
+        self, machine: Machine, jobs: Sequence[NewJob], created_by: str | None
+    ) -> list[Enqueued | Refused]:
+        def plan() -> Plan[list[Enqueued | Refused]]:
+            return verbs.enqueue(machine, jobs, created_by, self._max_bytes)
+
+        try:
+            return await self._run(plan)
+        except psycopg.errors.SequenceGeneratorLimitExceeded:
+            # No id exists beyond the ranges: make more, then ask again.
+            await self.extend_ranges()
+            return await self._run(plan)
+
+    async def claim(
+        self,
+        contract: str = "standard",
+        queues: Sequence[str] = ("default",),
+        *,
+        worker: str,
+        limit: int = 1,
+        claim_key: UUID | str | None = None,
+        lease_ms: int | None = None,
+    ) -> list[Job]:
+        """Take due jobs. The same claim key again: the same jobs, while they are held, else a stale lease."""
+        machine = await self._run(lambda: self._registry.machine(contract))
+        for queue in queues:
+            intake.name("queue", queue)
+        if not queues:
+            raise intake.BadInput("name at least one queue to claim from")
+        intake.name("worker", worker)
+        intake.whole("limit", limit, 1, intake.MAX_BATCH)
+        lease = intake.lease_ms(machine.contract, lease_ms)
+        key = intake.token(claim_key) if claim_key is not None else uuid4()
+        repeatable = claim_key is not None
+        return await self._run(
+            lambda: verbs.claim(machine, queues, worker, limit, key, lease, repeatable, self._job)
+        )
+
+    async def claim_by_id(
+        self,
+        ids: Sequence[int],
+        *,
+        worker: str,
+        contract: str = "standard",
+        claim_key: UUID | str | None = None,
+        lease_ms: int | None = None,
+    ) -> list[Job | Refused]:
+        """Take these jobs, or say of each why not."""
+        machine = await self._run(lambda: self._registry.machine(contract))
+        intake.name("worker", worker)
+        lease = intake.lease_ms(machine.contract, lease_ms)
+        key = intake.token(claim_key) if claim_key is not None else uuid4()
+        return await self._run(lambda: verbs.claim_by_id(machine, ids, worker, key, lease, self._job))
+
+    async def start(self, held: Held) -> Moved | None:
+        """Say that the handler begins; None under a contract without that step."""
+        outcome = (await self.start_many([held]))[0]
+        return outcome if outcome is None else _raised(outcome)
+
+    async def start_many(self, held: Sequence[Held]) -> list[Outcome | None]:
+        """Say that these handlers begin."""
+
+        async def start(machine: Machine, asks: Sequence[Ask]) -> list[Outcome | None]:
+            if machine.contract.path("start") is None:
+                return [None] * len(asks)
+            return list(await self._finish(machine, "start", asks))
+
+        return await self._by_contract([Ask(one.id, one) for one in held], start)
+
+    async def succeed(self, held: Held, result: Any = None) -> Moved:
+        """End a job well, with its result."""
+        return _only(await self.succeed_many([held], [result]))
+
+    async def succeed_many(self, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
+        """End jobs well."""
+        values = results if results is not None else [None] * len(held)
+        asks = [
+            Ask(one.id, one, result=None if value is None else intake.document("result", value, self._max_bytes))
+            for one, value in zip(held, values, strict=True)
+        ]
+        return await self._by_contract(asks, lambda machine, asks: self._finish(machine, "succeed", asks))
+
+    async def fail(self, held: Held, failure: Failure) -> Moved:
+        """Report a failure; the answer says whether and when the job runs again."""
+        return _only(await self.fail_many([held], [failure]))
+
+    async def fail_many(self, held: Sequence[Held], failures: Sequence[Failure]) -> list[Outcome]:
+        """Report failures."""
+        machines = {one: await self._machine(one) for one in held}
+        asks = [
+            verbs.failed(machines[one], one, failure, self._max_bytes)
+            for one, failure in zip(held, failures, strict=True)
+        ]
+        return await self._by_contract(asks, lambda machine, asks: self._finish(machine, "fail", asks))
+
+    async def reap(self, contract: str, limit: int = 1000) -> list[Outcome]:
+        """Close the leases of this contract that ran out."""
+        return await self._upkeep(contract, lambda machine: verbs.reap(machine, limit))
+
+    async def promote(self, contract: str, limit: int = 1000) -> list[Outcome]:
+        """Make this contract's waiting jobs ready whose time has come."""
+        return await self._upkeep(contract, lambda machine: verbs.promote(machine, limit))
+
+    async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
+        """End this contract's jobs that a crash left at a commit point."""
+        return await self._upkeep(contract, lambda machine: verbs.settle(machine, limit))
+
+    async def extend_ranges(self, ahead: int = 4) -> int:
+        """Make id ranges ahead; how many were made."""
+        rows = await self._run(lambda: _ask("extend_ranges", {"ahead": ahead}))
+        return int(rows[0][0])
+
+    async def jobs(self, ids: Sequence[int]) -> list[Job]:
+        """These jobs as they are now, live or finished; unknown ids are left out."""
+        await self._run(lambda: self._registry.machine("standard"))
+        return [self._job(row) for row in await self._run(lambda: _ask("jobs", {"ids": list(ids)}))]
+
+    async def events(self, job_id: int) -> list[Logged]:
+        """The log of one job, in order."""
+        return [Logged(*row) for row in await self._run(lambda: _ask("events", {"id": job_id}))]
+
+    async def _upkeep(self, contract: str, plan: Callable[[Machine], Plan[list[Outcome]]]) -> list[Outcome]:
+        machine = await self._run(lambda: self._registry.machine(contract))
+        return await self._run(lambda: plan(machine))
+
+    async def _finish(self, machine: Machine, verb: str, asks: Sequence[Ask]) -> list[Outcome]:
+        try:
+            return await self._run(lambda: verbs.finish(machine, verb, asks))
+        except psycopg.errors.LockNotAvailable:
+            if len(asks) == 1:
+                return [Busy(asks[0].id)]
+            return [outcome for ask in asks for outcome in await self._finish(machine, verb, [ask])]
+
+    async def _by_contract(
+        self, asks: Sequence[Ask], finish: Callable[[Machine, Sequence[Ask]], Any]
+    ) -> list[Any]:
+        """Send each contract's jobs in a batch of their own; answers in the order asked."""
+        answers: dict[int, Any] = {}
+        groups: dict[tuple[str, str], list[int]] = {}
+        for n, ask in enumerate(asks):
+            assert ask.held is not None
+            groups.setdefault((ask.held.contract, ask.held.version), []).append(n)
+        for (name, version), numbers in groups.items():
+            machine = await self._run(lambda name=name, version=version: self._registry.machine(name, version))
+            answers.update(zip(numbers, await finish(machine, [asks[n] for n in numbers]), strict=True))
+        return [answers[n] for n in range(len(asks))]
+
+    async def _machine(self, held: Held) -> Machine:
+        return await self._run(lambda: self._registry.machine(held.contract, held.version))
+
+    async def _run(self, plan: Callable[[], Plan[T]]) -> T:
+        for turn in range(_DEADLOCK_TRIES):
+            try:
+                with our_errors():
+                    async with self._pool.connection() as connection:
+                        return await run(connection, plan())
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+                if turn == _DEADLOCK_TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _job(self, row: Row) -> Job:
+        return Job(*row[1:], installation=self._registry.installation)
+
+
+def _ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:
+    rows: list[Row] = yield statement(name, values)
+    return rows
+
+
+def _only(outcomes: Iterable[T | Refused]) -> T:
+    return _raised(next(iter(outcomes)))
+
+
+def _raised(outcome: T | Refused) -> T:
+    if isinstance(outcome, TenureError):
+        raise outcome
+    return outcome  # type: ignore[return-value]

@@ -1,0 +1,78 @@
+"""One frozen object with every setting, read from the environment once; a bad value is refused by name.
+
+    DATABASE_URL                        which PostgreSQL; without it, the embedded one
+    TENURE_MAX_PAYLOAD_BYTES            largest payload, result or error
+    TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
+    TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the names that the documents give them
+
+A number given under two names with different values is refused, and so is one outside its contract's range.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tenure.contract import Contract
+from tenure.contracts import BUILT_IN
+from tenure.errors import BadInput, Unsound
+from tenure.intake import MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says."""
+
+    database_url: str | None = None
+    max_payload_bytes: int = MAX_BYTES
+    #: contract → number → value, for the numbers that were set.
+    numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN
+    ) -> Settings:
+        """Read the environment; refuses a value that is not a number or outside its range."""
+        given = os.environ if environ is None else environ
+        return cls(
+            database_url=given.get("DATABASE_URL") or None,
+            max_payload_bytes=_whole(given, "TENURE_MAX_PAYLOAD_BYTES", MAX_BYTES),
+            numbers={
+                contract.name: found for contract in contracts.values() if (found := _numbers(given, contract))
+            },
+        )
+
+
+def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
+    names = {f"TENURE_{contract.name}_{number}".upper(): number for number in contract.numbers()}
+    found: dict[str, int] = {}
+    source: dict[str, str] = {}
+    for name, number in {**names, **contract.knobs}.items():
+        if name not in environ:
+            continue
+        value = _whole(environ, name, 0)
+        if number in found and found[number] != value:
+            raise BadInput(f"{name}={value} and {source[number]}={found[number]} set the same number; keep one of them")
+        if contract.numbers()[number] is None:
+            raise BadInput(f"{name} is set, but contract {contract.name} has no {number}; remove it")
+        found[number], source[number] = value, name
+    try:
+        contract.with_numbers(found)
+    except Unsound as error:
+        named = "; ".join(f"{source[number]}: {fault}" for fault in error.faults for number in found if number in fault)
+        raise BadInput(f"bad setting: {named or error}") from None
+    return found
+
+
+def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise BadInput(f"{name} must be a whole number, not {text!r}") from None
+    if value < 0:
+        raise BadInput(f"{name} must not be negative, and is {value}")
+    return value

@@ -1,0 +1,241 @@
+"""Is this contract sound? Every fault is found and said at once, with what is wrong and where.
+
+The checks walk (state, role) pairs, because one name can be a step in one path and the end of another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from tenure.contract import HELD, ROLES, TRIGGERS, Contract, Hop, Path, Role
+from tenure.errors import Unsound
+from tenure.fields import FIELDS
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
+_STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}\Z")
+
+#: Triggers that close an epoch: the only ones after which a job may stand lower than it stood.
+EPOCH_ENDS = frozenset({"retry", "expire", "reclaim", "promote", "snooze", "hand_back"})
+_RANK: dict[Role, int] = {"ready": 0, "waiting": 0, "leased": 1, "active": 2, "settling": 3, "done": 4}
+
+
+def check(contract: Contract) -> None:
+    """Refuse a contract that contradicts itself."""
+    faults = [fault for find in CHECKS for fault in find(contract)]
+    if faults:
+        raise Unsound(contract.name, faults)
+
+
+def _names(contract: Contract) -> Iterable[str]:
+    if not _NAME.match(contract.name):
+        yield f"name {contract.name!r} must be lower case letters, digits and _, at most 40"
+    if not contract.version or len(contract.version) > 40:
+        yield f"version {contract.version!r} must be 1 to 40 characters"
+    for state, roles in contract.states.items():
+        if not _STATE.match(state):
+            yield f"state {state!r} must be letters, digits and _, at most 40"
+        if not roles:
+            yield f"state {state} has no role"
+        for role in roles:
+            if role not in ROLES:
+                yield f"state {state} has the unknown role {role!r}; roles are {', '.join(ROLES)}"
+
+
+def _hops(contract: Contract) -> Iterable[str]:
+    for path in contract.paths:
+        where = f"path {path.trigger}"
+        if path.trigger not in TRIGGERS:
+            yield f"{where}: unknown trigger; triggers are {', '.join(sorted(TRIGGERS))}"
+        if not path.hops:
+            yield f"{where}: no hop"
+        for source in path.sources:
+            if source not in contract.states:
+                yield f"{where}: unknown source state {source}"
+            elif set(contract.states[source]) == {"done"}:
+                yield f"{where}: leaves {source}, which is done; a finished job never changes"
+        for hop in path.hops:
+            if hop.state not in contract.states:
+                yield f"{where}: unknown state {hop.state}"
+            elif not hop.role:
+                yield f"{where}: {hop.state} has several roles; say which, as {hop.state}:role"
+            elif hop.role not in contract.states[hop.state]:
+                yield f"{where}: {hop.state} is never {hop.role}"
+        for hop in path.hops[:-1]:
+            if hop.role != "settling":
+                yield f"{where}: passes through {hop.state} as {hop.role}; a step inside a path is settling"
+    seen: set[tuple[str, str, str | None]] = set()
+    for path in contract.paths:
+        for source in path.sources:
+            key = (path.trigger, source, path.choice)
+            if key in seen:
+                yield f"path {path.trigger}: declared twice from {source}"
+            seen.add(key)
+
+
+def _reachable(contract: Contract) -> Iterable[str]:
+    if contract.initial not in contract.states:
+        yield f"initial state {contract.initial} is not declared"
+        return
+    if "ready" not in contract.states[contract.initial]:
+        yield f"initial state {contract.initial} is not ready"
+    reached: set[tuple[str, str]] = {(contract.initial, "ready")}
+    while True:
+        standing = {state for state, role in reached if role != "done"}
+        more = {
+            (hop.state, hop.role)
+            for path in contract.paths
+            if standing & set(path.sources)
+            for hop in path.hops
+        } - reached
+        if not more:
+            break
+        reached |= more
+    for state, roles in contract.states.items():
+        for role in roles:
+            if (state, role) not in reached:
+                yield f"state {state} is never reached as {role}"
+
+
+def _claims(contract: Contract) -> Iterable[str]:
+    for state in _states_in(contract, "ready"):
+        if contract.path("claim", state) is None:
+            yield f"state {state} is ready, but no claim path takes it"
+    for path in _paths_of(contract, "claim", "reclaim"):
+        if len(path.hops) != 1 or path.end.role not in HELD:
+            yield f"path {path.trigger}: must be one hop into a leased or active state"
+    for state in _states_in(contract, "leased"):
+        if contract.path("start", state) is None:
+            yield f"state {state} is leased, but no start path leads on"
+    for state in _states_in(contract, "active"):
+        if contract.path("succeed", state) is None:
+            yield f"state {state} is active, but no succeed path leads on"
+
+
+def _ends(contract: Contract) -> Iterable[str]:
+    for path in _paths_of(
+        contract, "succeed", "exhaust", "fatal", "expire_at_cap", "cancel", "dead_letter", "settle", "compensation_failed"
+    ):
+        if path.end.role != "done" and not _settles(contract, path.end):
+            yield f"path {path.trigger}: ends in {path.end.state}, which is not final and does not settle"
+    for state in _states_in(contract, "active"):
+        if contract.path("retry", state) and contract.path("exhaust", state) is None:
+            yield f"state {state}: retries, but no exhaust path ends it"
+    for state in [*_states_in(contract, "leased"), *_states_in(contract, "active")]:
+        if contract.path("expire", state) is None and contract.path("reclaim", state) is None:
+            yield f"state {state}: a dead worker's job has no way back (no expire or reclaim path)"
+        if contract.path("expire_at_cap", state) is None:
+            yield f"state {state}: a dead worker's last claim has no end (no expire_at_cap path)"
+
+
+def _ways_back(contract: Contract) -> Iterable[str]:
+    for path in _paths_of(contract, "retry", "expire", "snooze", "hand_back"):
+        if path.end.role == "ready":
+            continue
+        if path.end.role != "waiting" or contract.path("promote", path.end.state) is None:
+            yield f"path {path.trigger}: ends in {path.end.state}, from where the job can never be claimed again"
+    for path in _paths_of(contract, "promote"):
+        if path.end.role != "ready":
+            yield f"path promote: ends in {path.end.state}, which is not ready"
+    for path in contract.paths:
+        if path.trigger in EPOCH_ENDS:
+            continue
+        for source in path.sources:
+            live = [role for role in contract.states.get(source, ()) if role in _RANK and role != "done"]
+            if live and path.end.role in _RANK and _RANK[path.end.role] <= min(_RANK[role] for role in live):
+                yield f"path {path.trigger}: falls from {source} back to {path.end.state} inside an epoch"
+
+
+def _counts(contract: Contract) -> Iterable[str]:
+    for trigger in contract.counter.on:
+        if trigger not in contract.triggers():
+            yield f"counter {contract.counter.name}: counts on {trigger}, but no path has that trigger"
+    if contract.path("promote") is None and any("waiting" in roles for roles in contract.states.values()):
+        yield "a waiting state needs a promote path"
+
+
+def _letters(contract: Contract) -> Iterable[str]:
+    letters = contract.dead_letters
+    written = {path.letter for path in contract.paths if path.letter}
+    if letters.mode == "none":
+        for path in contract.paths:
+            if path.letter:
+                yield f"path {path.trigger}: writes a dead letter, but the contract keeps none"
+        return
+    for reason in sorted(reason for reason in written if letters.reasons and reason not in letters.reasons):
+        yield f"dead letter reason {reason!r} is not one of the declared reasons"
+    kept = {path.end.state for path in contract.paths if path.letter}
+    for path in contract.paths:
+        if path.end.role == "done" and path.end.state in kept and not path.letter:
+            yield f"path {path.trigger}: reaches {path.end.state} around the dead-letter record"
+    if letters.mode == "staged":
+        for path in contract.paths:
+            if path.letter and path.trigger != "settle":
+                yield f"path {path.trigger}: a staged dead letter is written by settle alone"
+
+
+def _projections(contract: Contract) -> Iterable[str]:
+    known = contract.triggers() | set(contract.facts)
+    for event in contract.events:
+        for on in event.on:
+            trigger, _, state = on.partition(">")
+            ends = {path.end.state for path in contract.paths if path.trigger == trigger and path.choice}
+            if trigger not in known or (state and state not in ends):
+                yield f"event {event.name}: is emitted on {on}, which this contract does not have"
+        for key, field in event.keys.items():
+            if field not in FIELDS["events"]:
+                yield f"event {event.name}: key {key} names the unknown field {field}"
+    for view in contract.views:
+        fields = FIELDS[view.rows]
+        for column, field in view.columns.items():
+            if field not in fields:
+                yield f"view {view.name}: column {column} names the unknown field {field}"
+        for column, keys in view.objects.items():
+            if column not in view.columns:
+                yield f"view {view.name}: object {column} is not one of its columns"
+            for key, field in keys.items():
+                if field not in fields:
+                    yield f"view {view.name}: key {column}.{key} names the unknown field {field}"
+
+
+def _numbers(contract: Contract) -> Iterable[str]:
+    lease, budget, backoff = contract.lease, contract.budget, contract.backoff
+    yield from _within("lease_ms", lease.default_ms, lease.minimum_ms, lease.maximum_ms)
+    if lease.heartbeat:
+        beat = lease.heartbeat
+        yield from _within("heartbeat_ms", beat.default_ms, beat.minimum_ms, beat.maximum_ms)
+        if beat.missed < 1:
+            yield "heartbeat: at least one missed beat must make an orphan"
+    yield from _within("max_attempts", budget.default, budget.minimum, budget.maximum)
+    yield from _within("backoff_base_ms", backoff.base_ms, 1, 86_400_000)
+    yield from _within("backoff_cap_ms", backoff.cap_ms, backoff.base_ms, 604_800_000)
+    if backoff.factor < 1:
+        yield f"backoff factor {backoff.factor} must be at least 1"
+    if not 0 <= backoff.jitter.low <= backoff.jitter.high:
+        yield f"jitter {backoff.jitter.low}..{backoff.jitter.high} must be a range that is not negative"
+    for name, number in contract.knobs.items():
+        if number not in contract.numbers():
+            yield f"knob {name} sets the unknown number {number}"
+
+
+def _within(name: str, value: int, low: int, high: int) -> Iterable[str]:
+    if not low <= value <= high:
+        yield f"{name} is {value}, outside {low}..{high}"
+
+
+def _states_in(contract: Contract, role: Role) -> list[str]:
+    return [state for state, roles in contract.states.items() if role in roles]
+
+
+def _paths_of(contract: Contract, *triggers: str) -> list[Path]:
+    return [path for path in contract.paths if path.trigger in triggers and path.hops]
+
+
+def _settles(contract: Contract, hop: Hop) -> bool:
+    path = contract.path("settle", hop.state)
+    return hop.role == "settling" and path is not None and path.end.role == "done"
+
+
+CHECKS: tuple[Callable[[Contract], Iterable[str]], ...] = (
+    _names, _hops, _reachable, _claims, _ends, _ways_back, _counts, _letters, _projections, _numbers,
+)  # fmt: skip

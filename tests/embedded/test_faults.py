@@ -1,0 +1,144 @@
+"""Holders and servers are killed; the next acquire or release copes."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tenure.embedded import Cluster, server
+from tests.embedded.conftest import Ask, Postmaster
+from tests.embedded.holders import Holder
+
+BUSY = """do $$ declare began timestamptz := clock_timestamp();
+begin while clock_timestamp() < began + interval '1.5 seconds' loop null; end loop; end $$"""
+
+
+def test_a_killed_holder_no_longer_counts(directory: Path, binaries: Path, postmaster: Postmaster) -> None:
+    with Holder(directory, binaries) as killed, Holder(directory, binaries) as survivor:
+        killed.dsn()
+        survivor.dsn()
+        killed.kill()
+        assert postmaster(directory) != 0
+        survivor.release()
+        assert postmaster(directory) == 0
+
+
+def test_a_server_nobody_holds_is_joined_and_then_stopped(
+    directory: Path, binaries: Path, postmaster: Postmaster
+) -> None:
+    with Holder(directory, binaries) as holder:
+        holder.dsn()
+        orphaned = postmaster(directory)
+        holder.kill()
+    assert postmaster(directory) == orphaned
+    with Cluster(directory, binaries=binaries):
+        assert postmaster(directory) == orphaned
+    assert postmaster(directory) == 0
+
+
+def test_a_killed_server_is_started_again_though_its_children_linger(
+    directory: Path, binaries: Path, ask: Ask, postmaster: Postmaster
+) -> None:
+    with Holder(directory, binaries) as holder:
+        dsn = holder.dsn()
+        ask(dsn, "drop table if exists committed; create table committed as select 7 as answer")
+        killed = postmaster(directory)
+        lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
+        busy = subprocess.Popen(
+            [binaries / "psql", dsn, "-X", "-c", BUSY], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 10
+        while ask(dsn, "select count(*) from pg_stat_activity where query like 'do %'") != "1":
+            assert time.monotonic() < deadline
+        os.kill(killed, signal.SIGKILL)
+        with Cluster(directory, binaries=binaries) as cluster:
+            assert postmaster(directory) not in (0, killed)
+            assert lines[6] not in (directory / "data" / "postmaster.pid").read_text(), (
+                "an orphan's memory was shared"
+            )
+            assert ask(cluster.dsn, "select answer from committed") == "7"
+        busy.wait(10)
+        assert postmaster(directory) != 0, "the first holder holds the new server"
+        holder.release()
+        assert postmaster(directory) == 0
+
+
+@pytest.mark.parametrize("kind", ["living", "zombie"])
+def test_a_stale_pid_file_naming_a_stranger_is_forgotten(
+    kind: str, directory: Path, binaries: Path, ask: Ask, postmaster: Postmaster
+) -> None:
+    with Cluster(directory, binaries=binaries):
+        lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
+    stranger = subprocess.Popen(["sleep", "60"])
+    if kind == "zombie":
+        stranger.kill()
+        os.waitid(os.P_PID, stranger.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        (directory / "data" / "postmaster.pid").write_text("\n".join([str(stranger.pid), *lines[1:]]) + "\n")
+        with Cluster(directory, binaries=binaries) as cluster:
+            assert ask(cluster.dsn, "select 1") == "1"
+        assert kind == "zombie" or stranger.poll() is None, "the stranger was stopped in the server's place"
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_stranger_is_never_signalled_by_release(directory: Path, binaries: Path) -> None:
+    with Cluster(directory, binaries=binaries) as cluster:
+        file = directory / "data" / "postmaster.pid"
+        content = file.read_text()
+        stranger = subprocess.Popen(["sleep", "60"])
+        file.write_text(content.replace(content.splitlines()[0], str(stranger.pid), 1))
+        cluster.release()
+        assert stranger.poll() is None
+        stranger.kill()
+        stranger.wait()
+        file.write_text(content)
+        cluster.acquire()
+
+
+def test_a_server_still_stopping_is_waited_for(
+    directory: Path, binaries: Path, ask: Ask, postmaster: Postmaster
+) -> None:
+    with Holder(directory, binaries) as holder:
+        dsn = holder.dsn()
+        stopping = postmaster(directory)
+        backend = subprocess.Popen([binaries / "psql", dsn, "-X"], stdin=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 10
+        while not (frozen := ask(dsn, "select min(pid) from pg_stat_activity where state = 'idle'")):
+            assert time.monotonic() < deadline
+        os.kill(int(frozen), signal.SIGSTOP)
+        # What a last release does, killed half way.
+        os.kill(stopping, signal.SIGINT)
+        holder.kill()
+    thaw = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -CONT {frozen}"])
+    told = (directory / "log").read_text()
+    with Cluster(directory, binaries=binaries) as cluster:
+        assert postmaster(directory) not in (0, stopping)
+        assert "already exists" not in (directory / "log").read_text().removeprefix(told)
+        assert ask(cluster.dsn, "select 1") == "1"
+    thaw.wait()
+    backend.communicate()
+
+
+def test_a_server_that_will_not_stop_is_stopped_immediately(
+    tmp_path: Path, wheel: Path, ask: Ask, postmaster: Postmaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STOP_WITHIN", 0.2)
+    cluster = Cluster(tmp_path, binaries=wheel)
+    cluster.acquire()
+    backend = subprocess.Popen([wheel / "psql", cluster.dsn, "-X"], stdin=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 10
+    while not (frozen := ask(cluster.dsn, "select min(pid) from pg_stat_activity where state = 'idle'")):
+        assert time.monotonic() < deadline
+    os.kill(int(frozen), signal.SIGSTOP)
+    # PostgreSQL kills the frozen backend itself, 5 seconds later: we need not wait for that.
+    thaw = subprocess.Popen(["sh", "-c", f"sleep 0.8; kill -CONT {frozen}"])
+    cluster.release()
+    thaw.wait()
+    backend.communicate()
+    assert postmaster(tmp_path) == 0
+    assert "immediate shutdown request" in (tmp_path / "log").read_text()
