@@ -295,7 +295,7 @@ class Contract:
 
 def states(**names: str) -> dict[str, tuple[Role, ...]]:
     """Declare states with their roles: `states(queued="ready", Failed="waiting done")`."""
-    return {name: tuple(roles.split()) for name, roles in names.items()}  # type: ignore[misc]
+    return {name: tuple(roles.split()) for name, roles in names.items()}  # type: ignore[arg-type]
 
 
 def paths(declared: Mapping[str, tuple[Role, ...]], *rows: tuple[Any, ...]) -> tuple[Path, ...]:

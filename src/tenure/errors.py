@@ -20,7 +20,8 @@
     │   └── MigrationChanged            an applied migration is not the one in this release
     ├── ConnectionLost                  the answer is unknown; repeat the call with the same key
     ├── EmbeddedError                   the embedded PostgreSQL could not be found, made or started
-    │   └── NoBinaries
+    │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
+    │   └── StartFailed                 with the end of the server's log (defined in tenure.embedded)
     └── TaskError                       raised by handlers to say what kind of failure it was
         ├── TransientError              try again
         ├── PermanentError              do not
@@ -199,12 +200,6 @@ class EmbeddedError(TenureError):
     """The embedded PostgreSQL could not be found, made or started."""
 
     code = "E-EMBEDDED"
-
-
-class NoBinaries(EmbeddedError):
-    """No PostgreSQL binaries were found on this machine."""
-
-    code = "E-NO-BINARIES"
 
 
 class TaskError(TenureError):

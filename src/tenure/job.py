@@ -7,12 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A job as its row was when it was read; JSON is decoded when it is asked for."""
 
     id: int
@@ -29,7 +28,6 @@ class Job:
     counter: int
     max_attempts: int
     payload_json: str
-    lease_token: UUID | None
     lease_owner: str | None
     lease_expires_at: datetime | None
     due_at: datetime | None
@@ -45,6 +43,7 @@ class Job:
     last_error_json: str | None
     result_json: str | None
     checkpoint_json: str | None
+    lease_token: UUID | None
     installation: str
 
     @property
@@ -85,7 +84,7 @@ class Job:
         return Held(self.id, self.claims, self.lease_token, self.contract, self.version)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that would cost every job a microsecond
 class Held:
     """What a holder shows to prove that a job is still its own: (job, claims, token)."""
 
@@ -96,7 +95,7 @@ class Held:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewJob:
     """A job to be made; None means the default of its contract and its type."""
 

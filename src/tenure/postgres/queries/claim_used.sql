@@ -1,2 +1,2 @@
 -- Was this claim key ever used?
-select from tenure.claim where key = :claim_key::uuid
+select true from tenure.claim where key = :claim_key::uuid

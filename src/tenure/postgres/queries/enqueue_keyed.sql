@@ -3,12 +3,17 @@
 -- Keys come sorted, so two callers with the same keys never wait for each other in a circle. A key whose first use is
 -- not committed yet makes us wait; this statement cannot see it afterwards, and the store asks again.
 with asked as materialized (
-    select *, nextval('tenure.job_id_seq') as new_id
+    select a.n, a.key, a.hash, a.payload, a.due_at, a.delay_ms, a.trace_id, a.correlation_id,
+           coalesce(a.queue, :every_queue::text) as queue, coalesce(a.type, :every_type::text) as type,
+           coalesce(a.tenant_id, :every_tenant::text) as tenant_id,
+           coalesce(a.priority, :every_priority::smallint) as priority,
+           coalesce(a.max_attempts, :every_limit::integer) as max_attempts, nextval('tenure.job_id_seq') as new_id
     from unnest(
-        :queues::text[], :types::text[], :tenants::text[], :priorities::smallint[], :limits::integer[], :payloads::jsonb[],
+        :payloads::jsonb[], :each_queue::text[], :each_type::text[], :each_tenant::text[], :each_priority::smallint[],
+        :each_limit::integer[],
         :dues::timestamptz[], :delays::bigint[], :traces::text[], :correlations::text[], :keys::text[], :hashes::text[]
     ) with ordinality
-    as a (queue, type, tenant_id, priority, max_attempts, payload, due_at, delay_ms, trace_id, correlation_id, key, hash,
+    as a (payload, queue, type, tenant_id, priority, max_attempts, due_at, delay_ms, trace_id, correlation_id, key, hash,
           n)
 ),
 fresh as (

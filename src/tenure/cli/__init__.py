@@ -1,0 +1,50 @@
+"""The command line: one file per group of commands, each a thin edge over the rooms behind it.
+
+Data goes to stdout, progress to stderr, `--json` gives the data for programs. Exit codes: 0 done, 1 refused or failed
+(the message starts with its code), 2 a wrong call. What a command needs is imported when it runs, so that `tenure --help`
+does not load a database driver.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tenure import __version__
+from tenure.cli import demo, migrate
+from tenure.errors import TenureError
+
+app = typer.Typer(
+    name="tenure",
+    help="Durable jobs on PostgreSQL: held under a lease, moved by a contract.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+migrate.add_to(app)
+demo.add_to(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _tenure(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> int:
+    """Run the command line; the exit code."""
+    try:
+        app(standalone_mode=True)
+    except TenureError as error:
+        print(f"{error.code}: {error}", file=sys.stderr)
+        return 1
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+    return 0

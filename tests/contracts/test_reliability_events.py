@@ -1,0 +1,101 @@
+"""Document 002, the log: in the order of the transitions, never changed, indexed, and complete under load."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from tenure.job import Held, Job, NewJob
+from tenure.outcome import Moved
+from tenure.postgres.store import Store
+from tests.contracts.reliability import RELIABILITY, TRANSIENT, events, make, running
+from tests.harness import Harness
+from tests.races.sessions import Arena, Session
+
+pytestmark = pytest.mark.core
+
+
+@pytest.mark.req("S2-19")
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting for the row", "after the other's commit"])
+def test_order_is_right_when_the_earlier_transaction_moves_the_job_later(db: Harness, dsn: str, waits: bool) -> None:
+    key = uuid4()
+    with Session(dsn, "early") as early, Session(dsn, "late") as late:
+        arena = Arena(dsn, db, first=late, second=early)
+        job_id, _ = arena.made("reliability")
+        early.begin()
+        began = early.sql("select now() as at, txid_current() as txid")[0]
+        late.begin()
+        assert late.sql("select txid_current() as txid")[0]["txid"] > began["txid"]
+        assert isinstance(late.claim_by_id("reliability", job_id, key), Job)
+        held = Held(job_id, 1, key, "reliability", RELIABILITY.version)
+        if waits:
+            start = arena.behind(lambda: early.finish("start", held))
+            late.end("commit")
+            assert isinstance(start.result(), Moved)
+        else:
+            late.end("commit")
+            assert isinstance(early.finish("start", held), Moved)
+        early.end("commit")
+    told = events(db, job_id)
+    assert [event["type"] for event in told] == ["job_claimed", "job_started"]
+    assert began["at"] < told[0]["ts"] < told[1]["ts"]
+    by_seq = [event["ts"] for event in db.log(job_id)]
+    assert by_seq == [event["ts"] for event in told]
+    db.log_is_sound(job_id)
+
+
+@pytest.mark.req("S2-22")
+async def test_the_log_takes_no_update_and_no_delete_but_may_forget_a_payload(store: Store, db: Harness) -> None:
+    job_id = await make(store)
+    await store.fail((await running(store)).held, TRANSIENT)
+    before = db.log(job_id)
+    for table in ("tenure.event", "tenure.event_0"):
+        for change in ("ts = now()", "to_state = 'succeeded'", "actor = 'me'", "reason = 'x'", "seq = seq + 10",
+                       "facts = '{}'", "facts = null, actor = 'me'"):  # fmt: skip
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="the log only grows"):
+                db.sql(f"update {table} set {change} where job_id = %s", job_id)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="the log only grows"):
+            db.sql(f"delete from {table} where job_id = %s", job_id)
+    for change in (
+        "update tenure_reliability.job_events set actor = 'me'",
+        "delete from tenure_reliability.job_events",
+    ):
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+            db.sql(change)
+    assert db.log(job_id) == before
+    db.sql("update tenure.event set facts = null where job_id = %s", job_id)
+    after = db.log(job_id)
+    assert [event["facts"] for event in after] == [None] * 3
+    assert [{**event, "facts": None} for event in before] == after
+
+
+@pytest.mark.req("S2-47")
+def test_the_log_is_indexed_by_job_type_and_correlation(db: Harness) -> None:
+    leading = {
+        tuple(row["columns"])
+        for row in db.sql(
+            "select array(select attname::text from unnest(indkey) with ordinality as k (number, n) "
+            "join pg_attribute on attrelid = indrelid and attnum = number order by n) as columns "
+            "from pg_index where indrelid = 'tenure.event'::regclass and indisvalid"
+        )
+    }
+    assert {("job_id", "ts"), ("type", "ts"), ("correlation_id",)} <= leading
+
+
+@pytest.mark.req("S2-61")
+async def test_a_thousand_jobs_that_succeed_make_exactly_three_thousand_events(store: Store, db: Harness) -> None:
+    db.spy()
+    await store.enqueue_many([NewJob("load", contract="reliability") for _ in range(1000)])
+    while jobs := await store.claim("reliability", worker="w1", limit=250):
+        await store.start_many([job.held for job in jobs])
+        await store.succeed_many([job.held for job in jobs])
+    counted = db.sql(
+        "select type, count(*) as events, count(distinct job_id) as jobs from tenure_reliability.job_events group by 1"
+    )
+    assert {row["type"]: (row["events"], row["jobs"]) for row in counted} == {
+        "job_claimed": (1000, 1000), "job_started": (1000, 1000), "job_succeeded": (1000, 1000),
+    }  # fmt: skip
+    seen = db.sql("select new, count(*) as hops from public.spy group by new")
+    assert {row["new"]: row["hops"] for row in seen} == {"assigned": 1000, "running": 1000, "succeeded": 1000}
