@@ -90,7 +90,9 @@ async def test_finished_job_still_answers_for_its_key(store: Store, db: Harness)
 async def test_other_request_with_the_same_key_is_a_conflict(store: Store, db: Harness, other: dict[str, Any]) -> None:
     first = await store.enqueue(WELCOME)
     before = rows(db)
-    with pytest.raises(IdempotencyConflict, match=rf"'welcome:42' was used before.*job {first.job_id}.*use a new key") as no:
+    with pytest.raises(
+        IdempotencyConflict, match=rf"'welcome:42' was used before.*job {first.job_id}.*use a new key"
+    ) as no:
         await store.enqueue(replace(WELCOME, **other))
     assert (no.value.job_id, no.value.key, no.value.reason_code) == (first.job_id, "welcome:42", "IDEMPOTENCY_CONFLICT")
     assert rows(db) == before
