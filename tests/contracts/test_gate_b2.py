@@ -86,7 +86,8 @@ async def test_updated_at_changes_with_every_transition_and_created_at_never(sto
         "create function public.stamp() returns trigger language plpgsql as $$ begin "
         "    insert into public.stamp (id, state, created_at, updated_at) "
         "    values (new.id, new.state, new.created_at, new.updated_at); return null; end $$; "
-        "create trigger stamp after insert or update of state on tenure.job for each row execute function public.stamp(); "
+        "create trigger stamp after insert or update of state on tenure.job "
+        "    for each row execute function public.stamp(); "
         "create trigger stamp after insert on tenure.job_done for each row execute function public.stamp()"
     )
     job_id = await make(store)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
-
-import psycopg
 
 from tenure.errors import ConnectionLost, Refused
 from tenure.job import Failure, Held, NewJob
@@ -169,25 +167,18 @@ async def kill_at_the_gate(db: Harness) -> None:
         await asyncio.sleep(0.002)
 
 
-async def killed_after(dsn: str, seconds: float, call: Awaitable[T]) -> T | ConnectionLost:
+async def killed_after(db: Harness, seconds: float, call: Coroutine[Any, Any, T]) -> T | ConnectionLost:
     """Make the call and kill its backend that long after it began; what the caller was told."""
-    with psycopg.connect(dsn, autocommit=True) as killer:
-
-        def kill() -> None:
-            time.sleep(seconds)
-            killer.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity "
-                "where application_name = %s and datname = current_database()",
-                [VICTIM],
-            )
-
-        killing = asyncio.get_running_loop().run_in_executor(None, kill)
-        try:
-            return await call
-        except ConnectionLost as lost:
-            return lost
-        finally:
-            await killing
+    ours = "select pid from pg_stat_activity where application_name = %s and datname = current_database()"
+    while not (found := db.sql(ours, VICTIM)):
+        await asyncio.sleep(0.002)  # the pool replaces what the last kill took
+    calling = asyncio.create_task(call)
+    await asyncio.sleep(seconds)
+    db.sql("select pg_terminate_backend(%s)", found[0]["pid"])
+    try:
+        return await calling
+    except ConnectionLost as lost:
+        return lost
 
 
 async def again(call: Callable[P, Awaitable[T]], *values: P.args, **names: P.kwargs) -> T | Refused:

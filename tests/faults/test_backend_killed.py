@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -45,13 +47,20 @@ POINTS: dict[tuple[str, str], list[str]] = {
 }
 
 
+def cut_points() -> Iterator[Any]:
+    """Every point under the first contract of a verb; under its others one, and the rest in the long run."""
+    seen: set[str] = set()
+    for (verb, contract), points in POINTS.items():
+        for point in points:
+            long = verb in seen and point != "before insert on event"
+            name = "-".join([verb, contract, *point.split()])
+            yield pytest.param(verb, contract, point, id=name, marks=[pytest.mark.prove] if long else [])
+        seen.add(verb)
+
+
 @pytest.mark.parametrize(
     ("verb", "contract", "point"),
-    [
-        pytest.param(*case, point, id="-".join([*case, *point.split()]))
-        for case, points in POINTS.items()
-        for point in points
-    ],
+    list(cut_points()),
 )
 async def test_statement_killed_half_way_never_happened_and_its_repeat_happens_once(
     arena: Arena, victim: Store, verb: str, contract: str, point: str
@@ -108,7 +117,7 @@ async def test_backend_killed_at_a_random_moment_loses_nothing_that_was_answered
     cut_off = 0
     for _ in range(kills):
         scene = prepared(arena, *chance.choice(list(ENDS)))
-        told = await killed_after(arena.dsn, chance.uniform(0, 0.006), scene.call(victim))
+        told = await killed_after(arena.db, chance.uniform(0, 0.006), scene.call(victim))
         if isinstance(told, ConnectionLost):
             cut_off += 1
             scene.happened(arena.db)
@@ -120,6 +129,7 @@ async def test_backend_killed_at_a_random_moment_loses_nothing_that_was_answered
             await again(scene.call, victim)
             await again(victim.settle, scene.contract)
             assert scene.happened(arena.db)
+    print("CUT", cut_off, kills)
     assert cut_off >= kills // 10, "the kills came too late to show anything"
 
 
@@ -138,10 +148,11 @@ where queue = %s and status in ('queued', 'running')
 async def test_claim_killed_at_random_leaves_columns_and_event_together_or_not_at_all(
     arena: Arena, victim: Store, kills: int
 ) -> None:
-    chance, queue, batch = random.Random(24), f"queue-{uuid4().hex[:8]}", 10
+    chance, queue, batch = random.Random(24), f"queue-{uuid4().hex[:8]}", 40
     fresh = [NewJob("t", contract="phase27", queue=queue)] * batch
-    arena.second.enqueue(*fresh)
-    typical = await how_long(lambda: victim.claim("phase27", [queue], worker="w", limit=batch))
+    arena.second.enqueue(*fresh * 2)
+    for _ in range(2):  # the first one also warms the connection
+        typical = await how_long(lambda: victim.claim("phase27", [queue], worker="w", limit=batch))
     cut_off = turns = 0
     while cut_off < kills:
         turns += 1
@@ -149,7 +160,7 @@ async def test_claim_killed_at_random_leaves_columns_and_event_together_or_not_a
         arena.second.enqueue(*fresh)
         key = uuid4()
         claim = victim.claim("phase27", [queue], worker="w", limit=batch, claim_key=key)
-        told = await killed_after(arena.dsn, chance.uniform(0, typical), claim)
+        told = await killed_after(arena.db, chance.uniform(0, typical), claim)
         cut_off += isinstance(told, ConnectionLost)
         assert arena.db.sql(_CLAIMS_AGREE, queue) == []
 
@@ -160,8 +171,8 @@ async def test_claim_killed_at_random_leaves_columns_and_event_together_or_not_a
         outcomes = await again(victim.succeed_many, [job.held for job in won])
         assert isinstance(outcomes, list)
         assert all(isinstance(outcome, Moved) for outcome in outcomes)
-    ended = arena.db.sql("select id from tenure.job_done where queue = %s", queue)
-    arena.db.log_is_sound(*(row["id"] for row in ended))
+        arena.db.log_is_sound(won[0].id, won[-1].id)
+    print("TURNS", turns, kills, typical)
 
 
 @pytest.mark.parametrize("kills", [30, pytest.param(300, marks=[pytest.mark.prove, pytest.mark.req("S3-07")])])
@@ -180,7 +191,7 @@ async def test_fail_killed_at_random_strands_no_failed_task_that_has_budget_left
         held = [job.held for job in arena.second.claim("simple", queue, len(ids))]
         assert len(held) == len(ids)
         failures = [Failure(f"turn {turns}")] * len(held)
-        told = await killed_after(arena.dsn, chance.uniform(0, typical), victim.fail_many(held, failures))
+        told = await killed_after(arena.db, chance.uniform(0, typical), victim.fail_many(held, failures))
         if isinstance(told, ConnectionLost):
             cut_off += 1
         else:
@@ -192,6 +203,7 @@ async def test_fail_killed_at_random_strands_no_failed_task_that_has_budget_left
             "select status, attempts, eta > now() as later from tenure_simple.tasks where queue = %s", queue
         )
         assert tasks == [{"status": "PENDING", "attempts": turns, "later": True}] * len(ids)
+    print("TURNS", turns, kills)
     assert all(arena.db.hops(job_id).count("RUNNING->FAILED") == turns for job_id in ids)
     arena.db.log_is_sound(*ids)
 
@@ -200,7 +212,7 @@ async def test_exhausting_failure_killed_at_random_ends_once(arena: Arena, victi
     chance = random.Random(9)
     for _ in range(10):
         held, _ = arena.held("standard", max_attempts=1)
-        await killed_after(arena.dsn, chance.uniform(0, 0.004), victim.fail_many([held], [TRANSIENT]))
+        await killed_after(arena.db, chance.uniform(0, 0.004), victim.fail_many([held], [TRANSIENT]))
         await again(victim.fail_many, [held], [TRANSIENT])
         assert arena.db.hops(held.id) == ["queued->running", "running->dead"]
         assert arena.db.value("select count(*) from tenure.dead_letter where job_id = %s", held.id) == 1

@@ -74,7 +74,7 @@ def enqueue(error: type[TenureError], message: str, **fields: Any) -> Case:
 
 async def test_bad_job_writes_nothing(store: Store, db: Harness) -> None:
     cases = {
-        "an unknown contract": enqueue(UnknownContract, "no contract 'nope' is registered; registered", contract="nope"),
+        "an unknown contract": enqueue(UnknownContract, "no contract 'nope' is registered; ", contract="nope"),
         "an unknown version": enqueue(UnknownContract, "no contract 'standard version 9' is registered", version="9"),
         "an empty type": enqueue(BadInput, "type must be a text that is not empty", type=""),
         "a type of blanks": enqueue(BadInput, "type must be a text that is not empty", type="  "),

@@ -129,7 +129,7 @@ def work_or_die(session: Session, contract: str, queue: str, mortal: dict[str, i
         if not jobs:
             if not _left(session, contract, queue, ("ready", "leased", "active")):
                 return held
-            time.sleep(0.02)
+            time.sleep(0.1)
     raise AssertionError("the queue was never empty")
 
 

@@ -173,7 +173,7 @@ def test_64_claimers_of_whom_a_fifth_is_killed_never_hold_a_job_twice(arena: Are
     assert arena.db.value(_CLAIMED, job_id) == 1
     each_once(arena, claimers, "reliability", 1000)
 
-    queue = many(arena, "reliability", 400)
+    queue = many(arena, "reliability", 200)
     arena.db.sql(_LEASES)
     chance = random.Random(64)
     mortal = {f"claimer-{n}": chance.randint(1, 2) for n in chance.sample(range(64), 13)}
@@ -186,7 +186,7 @@ def test_64_claimers_of_whom_a_fifth_is_killed_never_hold_a_job_twice(arena: Are
     assert held.count(None) == 13, "a fifth of the claimers was to be killed while holding a job"
     assert arena.db.sql(_OVERLAPS) == []
     ended = arena.db.sql("select id, state from tenure.job_done where queue = %s", queue)
-    assert len(ended) == 400
+    assert len(ended) == 200
     assert {row["state"] for row in ended} <= {"succeeded", "dead_lettered"}
     expired = "select count(distinct job_id) from tenure.event where trigger = 'expire' and job_id = any(%s)"
     assert arena.db.value(expired, [row["id"] for row in ended]) >= 13

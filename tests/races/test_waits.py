@@ -13,7 +13,7 @@ from tenure.job import Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved
 from tenure.postgres import connect
 from tenure.postgres.store import Store
-from tests.races.sessions import CONTRACTS, TRANSIENT, Arena
+from tests.races.sessions import CONTRACTS, TRANSIENT, Arena, now
 
 pytestmark = [pytest.mark.serial, pytest.mark.core]
 
@@ -36,7 +36,7 @@ def test_lease_that_expired_during_the_wait_is_revived_by_nobody(arena: Arena, c
     held, _ = arena.held(contract, started=verb != "start")
     arena.first.begin()
     arena.first.sql(
-        "update tenure.job set lease_expires_at = clock_timestamp() + interval '300 ms' where id = %s", held.id
+        "update tenure.job set lease_expires_at = clock_timestamp() + interval '200 ms' where id = %s", held.id
     )
     arena.first.end("commit")
     before = arena.db.fingerprint(held.id)
@@ -198,8 +198,7 @@ def fifty(arena: Arena, contract: str, *, started: bool) -> list[Held]:
     arena.second.enqueue(*[NewJob("t", contract=contract, queue=queue)] * 49)
     held = [job.held for job in arena.second.claim(contract, queue, 50)]
     if started:
-        for each in held:
-            arena.second.finish("start", each)
+        now(arena.second.store.start_many(held))
     return held
 
 

@@ -130,7 +130,7 @@ def printed(contracts: Mapping[str, Contract] = BUILT_IN, *, grants: bool = Fals
             f"({literal(contract.name)}, {literal(contract.version)}, {literal(contract.digest())}, "
             f"{literal(json.dumps(contract.describe()))}) on conflict do nothing;"
         )
-    states = {contract.name: sorted(contract.states) for contract in contracts.values()}
+    states = {name: sorted(contracts[name].states) for name in sorted(contracts)}
     parts.extend(";\n".join(_check_sql(table, states)) + ";" for table in _TABLES)
     for contract in contracts.values():
         parts.append(f"create schema if not exists {quoted(schema(contract))};")

@@ -1,0 +1,83 @@
+"""Everything a user meets is documented: commands and their options, settings, error codes, contracts, views."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer.main
+
+import tenure.embedded
+from tenure.cli import app
+from tenure.contracts import BUILT_IN
+from tenure.errors import TenureError
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def page(name: str) -> str:
+    return (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
+
+
+def all_errors(kind: type[TenureError]) -> set[type[TenureError]]:
+    return {kind}.union(*(all_errors(child) for child in kind.__subclasses__()))
+
+
+def missing(words: list[str], text: str) -> list[str]:
+    return [word for word in words if f"`{word}`" not in text]
+
+
+def commands() -> dict[str, list[str]]:
+    """Each command of the command line with its long options."""
+    group = typer.main.get_command(app)
+    return {
+        name: [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        for name, command in group.commands.items()  # type: ignore[attr-defined]
+    }
+
+
+def test_every_command_and_option_is_documented() -> None:
+    found = commands()
+    assert {"migrate", "demo"} <= set(found)
+    assert missing([f"tenure {name}" for name in found], page("commands")) == []
+    for name, options in found.items():
+        section = page("commands").split(f"## `tenure {name}`")[1].split("\n## ")[0]
+        assert missing(options, section) == [], f"options of tenure {name}"
+
+
+def test_every_error_is_documented_under_its_code_and_class() -> None:
+    errors = {error for error in all_errors(TenureError) if error.__module__.startswith("tenure.")}
+    assert tenure.embedded.NoBinaries in errors
+    text = page("errors")
+    assert missing(sorted(error.code for error in errors), text) == []
+    assert missing(sorted(error.__name__ for error in errors), text) == []
+    codes = [error.code for error in errors]
+    assert len(codes) == len(set(codes)), "two errors share a code"
+
+
+def test_every_setting_is_documented() -> None:
+    numbers = {f"TENURE_<CONTRACT>_{number.upper()}" for contract in BUILT_IN.values() for number in contract.numbers()}
+    knobs = {knob for contract in BUILT_IN.values() for knob in contract.knobs}
+    source = Path(tenure.embedded.__file__).parents[1]
+    read = {name for path in source.rglob("*.py") for name in re.findall(r"""["'](TENURE_[A-Z_]+|DATABASE_URL)["']""", path.read_text())}
+    assert read >= {"DATABASE_URL", "TENURE_MAX_PAYLOAD_BYTES"}
+    assert missing(sorted(numbers | knobs | read), page("settings")) == []
+
+
+def test_every_contract_and_view_is_documented() -> None:
+    schema, contracts = page("schema"), (REFERENCE.parent / "explanation" / "contracts.md").read_text(encoding="utf-8")
+    assert missing(list(BUILT_IN), contracts) == []
+    for contract in BUILT_IN.values():
+        (row,) = [line for line in schema.splitlines() if line.startswith(f"| `tenure_{contract.name}`")]
+        assert missing([view.name for view in contract.views], row) == []
+
+
+def test_the_check_finds_what_is_missing() -> None:
+    assert missing(["--there", "--not-there"], "| `--there` | yes |") == ["--not-there"]
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    root = REFERENCE.parents[1]
+    for document in [root / "README.md", *root.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"

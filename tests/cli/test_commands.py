@@ -1,0 +1,77 @@
+"""The commands as a person runs them: real processes, their output and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+
+
+def tenure(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    return subprocess.run(
+        [sys.executable, "-m", "tenure", *arguments],
+        capture_output=True, text=True, cwd=cwd, env={**clean, **environ}, timeout=100,
+    )  # fmt: skip
+
+
+def test_migrate_says_what_it_did_and_a_second_run_has_nothing_to_do(empty_dsn: str, tmp_path: Path) -> None:
+    first = tenure("migrate", "--database-url", empty_dsn, "--json", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["applied"][0] == "0001_kernel"
+    second = tenure("migrate", cwd=tmp_path, DATABASE_URL=empty_dsn)
+    assert (second.returncode, second.stdout) == (0, "nothing to do: the database is at this release\n")
+
+
+def test_printed_sql_makes_the_database_that_migrate_would_have_made(empty_dsn: str, tmp_path: Path) -> None:
+    printed = tenure("migrate", "--print", cwd=tmp_path)
+    assert printed.returncode == 0
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        connection.execute(printed.stdout.encode())
+    after = tenure("migrate", "--database-url", empty_dsn, cwd=tmp_path)
+    assert after.stdout == "nothing to do: the database is at this release\n"
+
+
+def test_without_an_address_the_embedded_postgresql_is_used_and_stopped_again(tmp_path: Path) -> None:
+    done = tenure("migrate", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "registered contract standard 1" in done.stdout
+    assert (tmp_path / ".tenure" / "data" / "PG_VERSION").exists()
+    assert not (tmp_path / ".tenure" / "data" / "postmaster.pid").exists()
+
+
+def test_a_refusal_names_its_code_on_stderr_and_exits_with_one(empty_dsn: str, tmp_path: Path) -> None:
+    assert tenure("migrate", "--database-url", empty_dsn, cwd=tmp_path).returncode == 0
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        connection.execute("insert into tenure.migration (number, name, checksum) values (9999, 'later', 'x')")
+    done = tenure("migrate", "--database-url", empty_dsn, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("E-SCHEMA-TOO-NEW: ")
+    assert "upgrade tenure" in done.stderr
+
+
+def test_a_database_that_is_not_there_is_said_to_be_away(tmp_path: Path) -> None:
+    done = tenure("migrate", "--database-url", f"host={tmp_path} dbname=nowhere", cwd=tmp_path)
+    assert (done.returncode, done.stderr.split(":")[0]) == (1, "E-CONNECTION-LOST")
+
+
+def test_a_bad_setting_is_refused_by_name(tmp_path: Path) -> None:
+    done = tenure("migrate", cwd=tmp_path, TASK_LOCK_MS="soon")
+    assert (done.returncode, done.stderr) == (1, "E-BAD-INPUT: TASK_LOCK_MS must be a whole number, not 'soon'\n")
+
+
+def test_a_wrong_call_exits_with_two(tmp_path: Path) -> None:
+    assert tenure("migrate", "--no-such-option", cwd=tmp_path).returncode == 2
+
+
+def test_the_demo_ends_by_itself_verified_and_leaves_nothing(tmp_path: Path) -> None:
+    done = tenure("demo", cwd=tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "LEASE_CONFLICT" in done.stdout
+    assert "0 broken links, 0 rows that disagree" in done.stdout
+    assert list(tmp_path.iterdir()) == []
