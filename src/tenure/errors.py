@@ -128,8 +128,9 @@ class Busy(Refused):
 
     code = "BUSY"
 
-    def __init__(self, job_id: int) -> None:
-        super().__init__(job_id, f"job {job_id} is locked by another transaction; Next: try again")
+    def __init__(self, job_id: int | None) -> None:
+        which = "what this call needs" if job_id is None else f"job {job_id}"
+        super().__init__(job_id, f"{which} stayed locked by another transaction; nothing was done. Next: try again")
 
 
 class IdempotencyConflict(Refused):

@@ -20,6 +20,7 @@ _JOB = {
     "payload": "the arguments",
     "due": "not before this time",
     "due_while_waiting": "the due time of a job that waits to be promoted, else NULL",
+    "due_until_run": "the due time of a job that is not held and not finished, else NULL",
     "owner": "who holds it now, else NULL",
     "token": "the token of the current lease, else NULL",
     "lease_expires": "when the current lease ends",

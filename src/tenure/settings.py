@@ -60,8 +60,9 @@ def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     try:
         contract.with_numbers(found)
     except Unsound as error:
-        named = "; ".join(f"{source[number]}: {fault}" for fault in error.faults for number in found if number in fault)
-        raise BadInput(f"bad setting: {named or error}") from None
+        names = {number: name for number, name in source.items() if any(number in fault for fault in error.faults)}
+        named = ", ".join((names or source).values())
+        raise BadInput(f"{named}: {'; '.join(error.faults)}") from None
     return found
 
 

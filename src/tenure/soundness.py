@@ -208,7 +208,7 @@ def _numbers(contract: Contract) -> Iterable[str]:
             yield "heartbeat: at least one missed beat must make an orphan"
     yield from _within("max_attempts", budget.default, budget.minimum, budget.maximum)
     yield from _within("backoff_base_ms", backoff.base_ms, 1, 86_400_000)
-    yield from _within("backoff_cap_ms", backoff.cap_ms, backoff.base_ms, 604_800_000)
+    yield from _within("backoff_cap_ms", backoff.cap_ms, 1, 604_800_000)
     if backoff.factor < 1:
         yield f"backoff factor {backoff.factor} must be at least 1"
     if not 0 <= backoff.jitter.low <= backoff.jitter.high:

@@ -167,14 +167,14 @@ async def kill_at_the_gate(db: Harness) -> None:
         await asyncio.sleep(0.002)
 
 
-async def killed_after(db: Harness, seconds: float, call: Coroutine[Any, Any, T]) -> T | ConnectionLost:
+async def killed_after(db: Harness, store: Store, seconds: float, call: Coroutine[Any, Any, T]) -> T | ConnectionLost:
     """Make the call and kill its backend that long after it began; what the caller was told."""
     ours = "select pid from pg_stat_activity where application_name = %s and datname = current_database()"
-    while not (found := db.sql(ours, VICTIM)):
-        await asyncio.sleep(0.002)  # the pool replaces what the last kill took
+    await again(store.jobs, [])  # the pool has replaced what the last kill took
+    pid = db.value(ours, VICTIM)
     calling = asyncio.create_task(call)
     await asyncio.sleep(seconds)
-    db.sql("select pg_terminate_backend(%s)", found[0]["pid"])
+    db.sql("select pg_terminate_backend(%s)", pid)
     try:
         return await calling
     except ConnectionLost as lost:

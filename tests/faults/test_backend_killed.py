@@ -17,7 +17,7 @@ from tenure.postgres.store import Store
 from tests.faults.kills import ENDS, again, halted, how_long, ids_of, kill_at_the_gate, killed_after, prepared
 from tests.races.sessions import TRANSIENT, Arena
 
-pytestmark = [pytest.mark.serial]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
 #: Where each statement is stopped: every table it writes, before a row and after the last one.
 _MOVES = ["before update on job", "before insert on event", "after insert on event"]
@@ -117,7 +117,7 @@ async def test_backend_killed_at_a_random_moment_loses_nothing_that_was_answered
     cut_off = 0
     for _ in range(kills):
         scene = prepared(arena, *chance.choice(list(ENDS)))
-        told = await killed_after(arena.db, chance.uniform(0, 0.006), scene.call(victim))
+        told = await killed_after(arena.db, victim, chance.uniform(0, 0.006), scene.call(victim))
         if isinstance(told, ConnectionLost):
             cut_off += 1
             scene.happened(arena.db)
@@ -129,7 +129,6 @@ async def test_backend_killed_at_a_random_moment_loses_nothing_that_was_answered
             await again(scene.call, victim)
             await again(victim.settle, scene.contract)
             assert scene.happened(arena.db)
-    print("CUT", cut_off, kills)
     assert cut_off >= kills // 10, "the kills came too late to show anything"
 
 
@@ -160,7 +159,7 @@ async def test_claim_killed_at_random_leaves_columns_and_event_together_or_not_a
         arena.second.enqueue(*fresh)
         key = uuid4()
         claim = victim.claim("phase27", [queue], worker="w", limit=batch, claim_key=key)
-        told = await killed_after(arena.db, chance.uniform(0, typical), claim)
+        told = await killed_after(arena.db, victim, chance.uniform(0, typical), claim)
         cut_off += isinstance(told, ConnectionLost)
         assert arena.db.sql(_CLAIMS_AGREE, queue) == []
 
@@ -172,7 +171,6 @@ async def test_claim_killed_at_random_leaves_columns_and_event_together_or_not_a
         assert isinstance(outcomes, list)
         assert all(isinstance(outcome, Moved) for outcome in outcomes)
         arena.db.log_is_sound(won[0].id, won[-1].id)
-    print("TURNS", turns, kills, typical)
 
 
 @pytest.mark.parametrize("kills", [30, pytest.param(300, marks=[pytest.mark.prove, pytest.mark.req("S3-07")])])
@@ -191,7 +189,7 @@ async def test_fail_killed_at_random_strands_no_failed_task_that_has_budget_left
         held = [job.held for job in arena.second.claim("simple", queue, len(ids))]
         assert len(held) == len(ids)
         failures = [Failure(f"turn {turns}")] * len(held)
-        told = await killed_after(arena.db, chance.uniform(0, typical), victim.fail_many(held, failures))
+        told = await killed_after(arena.db, victim, chance.uniform(0, typical), victim.fail_many(held, failures))
         if isinstance(told, ConnectionLost):
             cut_off += 1
         else:
@@ -203,7 +201,6 @@ async def test_fail_killed_at_random_strands_no_failed_task_that_has_budget_left
             "select status, attempts, eta > now() as later from tenure_simple.tasks where queue = %s", queue
         )
         assert tasks == [{"status": "PENDING", "attempts": turns, "later": True}] * len(ids)
-    print("TURNS", turns, kills)
     assert all(arena.db.hops(job_id).count("RUNNING->FAILED") == turns for job_id in ids)
     arena.db.log_is_sound(*ids)
 
@@ -212,7 +209,7 @@ async def test_exhausting_failure_killed_at_random_ends_once(arena: Arena, victi
     chance = random.Random(9)
     for _ in range(10):
         held, _ = arena.held("standard", max_attempts=1)
-        await killed_after(arena.db, chance.uniform(0, 0.004), victim.fail_many([held], [TRANSIENT]))
+        await killed_after(arena.db, victim, chance.uniform(0, 0.004), victim.fail_many([held], [TRANSIENT]))
         await again(victim.fail_many, [held], [TRANSIENT])
         assert arena.db.hops(held.id) == ["queued->running", "running->dead"]
         assert arena.db.value("select count(*) from tenure.dead_letter where job_id = %s", held.id) == 1

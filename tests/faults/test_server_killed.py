@@ -22,7 +22,7 @@ from tests.faults.workload import Client, History, drain
 from tests.harness import Harness
 from tests.races.sessions import CONTRACTS
 
-pytestmark = [pytest.mark.serial]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
 _SETTINGS = {"fsync": "off", "max_connections": "50", "shared_buffers": "64MB"}
 
@@ -115,7 +115,6 @@ def assert_nothing_answered_was_lost(db: Harness, history: History) -> list[int]
     return sorted(states)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.prove)])
 async def test_server_killed_under_work_loses_nothing_that_was_answered(
     cluster: Cluster, witness: Store, kills: int

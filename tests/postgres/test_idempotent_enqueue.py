@@ -200,7 +200,8 @@ async def waiting(store: Store, db: Harness) -> asyncio.Task[Enqueued]:
     """A second call with the same key, once it waits for the first."""
     task = asyncio.create_task(store.enqueue(WELCOME))
     until = time.monotonic() + 5
-    while not db.sql("select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"):
+    blocked = "select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    while not db.sql(blocked):
         assert time.monotonic() < until, "nobody waits for the open transaction"
         await asyncio.sleep(0.01)
     return task

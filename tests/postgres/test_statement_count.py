@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,18 @@ class Counted:
     sent: int = 0
     verbs: dict[str, int] = field(default_factory=dict)
 
+    def watching(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The driver's own steps, counted as one when the first of them waits for the server."""
+        ready, waited = None, 0
+        while True:
+            try:
+                step = steps.send(ready)
+            except StopIteration as stop:
+                return stop.value
+            waited += 1
+            self.sent += waited == 1
+            ready = yield step
+
     async def __call__(self, verb: str, answer: Awaitable[Any]) -> Any:
         """Count what this call sends; a batch must be answered job by job, without a refusal."""
         before = self.sent
@@ -44,9 +56,8 @@ def counting() -> Iterator[Counted]:
     """Count everything that asynchronous connections send."""
     counted, wait = Counted(), psycopg.AsyncConnection.wait
 
-    async def count_and_wait(self: Any, *args: Any, **options: Any) -> Any:
-        counted.sent += 1
-        return await wait(self, *args, **options)
+    async def count_and_wait(self: Any, steps: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
+        return await wait(self, counted.watching(steps), *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psycopg.AsyncConnection, "wait", count_and_wait)

@@ -13,7 +13,7 @@ from tenure.job import NewJob
 from tests.races.claimers import Claimers, claim_all, claim_keyed, claim_once, claim_one, work_or_die
 from tests.races.sessions import Arena
 
-pytestmark = [pytest.mark.serial]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
 req = pytest.mark.req
 

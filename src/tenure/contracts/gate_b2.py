@@ -46,7 +46,7 @@ GATE_B2 = Contract(
                 "job_id": "id", "tenant_id": "tenant", "job_type": "type", "status": "state",
                 "retry_count": "counter", "idempotency_key": "key", "trace_id": "trace",
                 "error_code": "error_code", "payload_json": "payload", "created_at": "created",
-                "updated_at": "updated", "next_retry_at": "due", "source_dlq_id": "origin_letter",
+                "updated_at": "updated", "next_retry_at": "due_until_run", "source_dlq_id": "origin_letter",
             },
         ),
         View(

@@ -261,7 +261,9 @@ def grant_sql(schemas: Iterable[str]) -> str:
     )
     reads = "\n".join(
         f"grant usage on schema {quoted(name)} to tenure_app, tenure_read;\n"
-        f"grant select on all tables in schema {quoted(name)} to tenure_app, tenure_read;"
+        f"grant select on all tables in schema {quoted(name)} to tenure_app, tenure_read;\n"
+        # A view that a later release replaces keeps its readers.
+        f"alter default privileges in schema {quoted(name)} grant select on tables to tenure_app, tenure_read;"
         for name in ["tenure", *schemas]
     )
     return f"""{roles}

@@ -199,7 +199,8 @@ class Store:
 
     async def jobs(self, ids: Sequence[int]) -> list[Job]:
         """These jobs as they are now, live or finished; unknown ids are left out."""
-        await self._machine("standard")
+        if not self._registry.installation:
+            await self._run(self._registry.load)
         return [self._job(row) for row in await self._run(lambda: _ask("jobs", {"ids": list(ids)}))]
 
     async def events(self, job_id: int) -> list[Logged]:
@@ -218,7 +219,7 @@ class Store:
     async def _finish(self, machine: Machine, verb: str, batch: Batch) -> list[Outcome]:
         try:
             return await self._run(lambda: verbs.finish(machine, verb, batch))
-        except psycopg.errors.LockNotAvailable:
+        except Busy:
             if len(batch.ids) == 1:
                 return [Busy(batch.ids[0])]
             each = [batch.only(n) for n in range(len(batch.ids))]
@@ -250,9 +251,11 @@ class Store:
                 with our_errors():
                     async with self._pool.connection() as connection:
                         return await run(connection, plan())
-            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+            except psycopg.errors.LockNotAvailable as error:
+                raise Busy(None) from error
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
                 if turn == _DEADLOCK_TRIES - 1:
-                    raise
+                    raise Busy(None) from error
         raise AssertionError("unreachable")
 
     def _job(self, row: Row) -> Job:

@@ -104,7 +104,7 @@ def claim(
 ) -> Plan[list[Job]]:  # fmt: skip
     """Take due jobs under one new lease each. With a repeatable key, a second call gets the same jobs."""
     if machine.contract.lease.closed_by_claim:
-        yield from reap(machine, limit, queues)
+        yield from reap(machine, limit, queues=queues)
     rows = yield statement(
         "claim",
         {**machine.claim, "queues": list(queues), "limit": limit, "claim_key": key, "owner": worker, "lease_ms": lease_ms},
@@ -123,6 +123,8 @@ def claim_by_id(
     machine: Machine, ids: Sequence[int], worker: str, key: UUID, lease_ms: int, job: Callable[[Row], Job]
 ) -> Plan[list[Job | Refused]]:
     """Take these jobs, waiting for their rows; each that cannot be had says why."""
+    if machine.contract.lease.closed_by_claim:
+        yield from reap(machine, len(ids), ids=ids)
     extra = {"claim_key": key, "owner": worker, "lease_ms": lease_ms, "actor": worker}
     outcomes = yield from move(machine, "claim", Batch(ids), extra)
     if outcomes is None:
@@ -170,27 +172,60 @@ def failures(machine: Machine, held: Sequence[Held], failed: Sequence[Failure], 
     )
 
 
-def reap(machine: Machine, limit: int, queues: Sequence[str] | None = None) -> Plan[list[Outcome]]:
+def reap(
+    machine: Machine, limit: int, *, queues: Sequence[str] | None = None, ids: Sequence[int] | None = None
+) -> Plan[list[Outcome]]:
     """Close leases that ran out: their claim is spent, and the job goes the contract's way."""
-    outcomes = yield Atomic(_pick_and_move(machine, "expired", "expire", {"limit": limit, "queues": queues}, machine.lost))
+    which = {"limit": limit, "queues": queues, "ids": ids}
+    outcomes = yield from _upkeep(machine, "expired", "expire", which, machine.lost)
     return (yield from _settle_after(machine, outcomes))
 
 
 def promote(machine: Machine, limit: int) -> Plan[list[Outcome]]:
     """Make waiting jobs ready whose time has come."""
-    outcomes: list[Outcome] = yield Atomic(_pick_and_move(machine, "waiting", "promote", {"limit": limit}))
-    return outcomes
+    return (yield from _upkeep(machine, "waiting", "promote", {"limit": limit}))
 
 
 def settle(machine: Machine, limit: int, ids: Sequence[int] | None = None) -> Plan[list[Outcome]]:
     """Write the record of jobs that stand at a commit point, then end them: both, or neither."""
-    outcomes: list[Outcome] = yield Atomic(_record_and_move(machine, limit, ids))
+    pending = yield statement("settling", {**machine.claim, "limit": limit, "ids": ids})
+    outcomes: list[Outcome] = []
+    if pending:
+        try:
+            outcomes = yield Atomic(_record_and_move(machine, [row[0] for row in pending]))
+        except psycopg.Error:
+            if len(pending) == 1:
+                raise
+            outcomes = yield from _settle_one_by_one(machine, [row[0] for row in pending])
+    return outcomes
+
+
+def _settle_one_by_one(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]]:
+    """A record that cannot be written must not hold up its neighbours'."""
+    outcomes: list[Outcome] = []
+    for n, job_id in enumerate(ids):
+        try:
+            outcomes += yield Atomic(_record_and_move(machine, [job_id]))
+        except psycopg.Error:
+            if n == len(ids) - 1 and not outcomes:
+                raise
+    return outcomes
+
+
+def _upkeep(
+    machine: Machine, picker: str, verb: str, values: Mapping[str, Any], error: str | None = None
+) -> Plan[list[Outcome]]:
+    """Look first: most rounds find nothing, and need no transaction."""
+    if not (yield statement(picker, {**machine.claim, **values})):
+        return []
+    outcomes: list[Outcome] = yield Atomic(_pick_and_move(machine, picker, verb, values, error))
     return outcomes
 
 
 def _pick_and_move(
-    machine: Machine, picker: str, verb: str, values: Mapping[str, Any], error: str | None = None
+    machine: Machine, picker: str, verb: str, values: Mapping[str, Any], error: str | None
 ) -> Plan[list[Outcome]]:
+    """Pick under the rows' locks, skipping what others have, and move what was picked."""
     rows = yield statement(picker, {**machine.claim, **values})
     if not rows:
         return []
@@ -199,8 +234,8 @@ def _pick_and_move(
     return outcomes or []
 
 
-def _record_and_move(machine: Machine, limit: int, ids: Sequence[int] | None) -> Plan[list[Outcome]]:
-    rows = yield statement("settling", {**machine.claim, "limit": limit, "ids": ids})
+def _record_and_move(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]]:
+    rows = yield statement("settling", {**machine.claim, "limit": len(ids), "ids": ids})
     if not rows:
         return []
     path = machine.contract.path("settle")
@@ -239,7 +274,7 @@ def move(machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any]) ->
             if row[1] is None:
                 outcomes[turn[row[0] - 1]] = Moved._make(row[2:12])
             elif row[0]:
-                outcomes[turn[row[0] - 1]] = _refusal(machine, row)
+                outcomes[turn[row[0] - 1]] = _refusal(machine, verb, row)
             elif row[1] == "repeat":
                 return None
         missing = [n for n in turn if outcomes[n] is None]
@@ -264,8 +299,8 @@ def _turns(ids: Sequence[int]) -> Iterable[Sequence[int]]:
         waiting = later
 
 
-def _refusal(machine: Machine, row: Row) -> Refused:
-    _, refusal, job_id, aim, state, _, _, _, _, _, due_at, _, holder, since = row
+def _refusal(machine: Machine, verb: str, row: Row) -> Refused:
+    _, refusal, job_id, _, state, _, _, _, _, _, due_at, _, holder, since = row
     if refusal == "stale":
         return StaleLease(job_id, held_by=holder, since=since)
     if refusal == "not_due":
@@ -273,7 +308,7 @@ def _refusal(machine: Machine, row: Row) -> Refused:
     if refusal == "contract":
         mine = f"{machine.contract.name} {machine.contract.version}"
         return Refused(job_id, f"job {job_id} is not under contract {mine}; ask under its own", code="WRONG_CONTRACT")
-    return _invalid(machine, job_id, aim, state)
+    return _invalid(machine, job_id, verb, state)
 
 
 def _ended(machine: Machine, verb: str, job_id: int, held: Held | None, row: Row | None) -> Refused:

@@ -26,6 +26,7 @@ JOB: Mapping[str, str] = {
     "payload": "j.payload",
     "due": "j.due_at",
     "due_while_waiting": "case when j.role = 'waiting' then j.due_at end",
+    "due_until_run": "case when j.role in ('ready', 'waiting') then j.due_at end",
     "owner": "j.lease_owner",
     "token": "case when j.role in ('leased', 'active') then j.lease_token end",
     "lease_expires": "j.lease_expires_at",
@@ -67,7 +68,7 @@ def _of_job(column: str) -> str:
 
 #: field → SQL, over a row e of tenure.event; name, payload and n are the event's own.
 EVENT: Mapping[str, str] = {
-    "id": "e.job_id || '-' || lpad(e.seq::text, 6, '0') || '-{n}'",
+    "id": "e.job_id || '-' || lpad(e.seq::text, 6, '0') || {n}",
     "name": "{name}",
     "payload": "{payload}",
     "seq": "e.seq",
@@ -152,8 +153,8 @@ def _select(contract: Contract, view: View) -> str:
     if view.rows == "events":
         return "\nunion all ".join(
             f"select {_columns(view, _event_fields(contract, event, n))} from tenure.event e "
-            f"where e.{own} and ({_emitted(contract, event)})"
-            for n, event in enumerate(contract.events, 1)
+            f"where e.{own} and {_emitted(contract, event)}"
+            for n, event in enumerate(contract.events)
         )
     fields = {**JOB, "succeeded": JOB["succeeded"].format(successes=", ".join(map(literal, contract.successes())))}
     tables = ("job_done",) if view.rows == "finished" else ("job", "job_done")
@@ -172,13 +173,17 @@ def _columns(view: View, fields: Mapping[str, str]) -> str:
 
 
 def _event_fields(contract: Contract, event: Event, n: int) -> dict[str, str]:
-    keys = ", ".join(f"{literal(key)}, {EVENT[field]}" for key, field in event.keys.items())
-    return {
+    # Where one hop shows as two events, the second has an id of its own, in order.
+    before = sum(bool(set(event.on) & set(other.on)) for other in contract.events[:n])
+    fields = {
         **EVENT,
-        "id": EVENT["id"].format(n=n),
+        "id": EVENT["id"].format(n=literal(f"-{before + 1}" if before else "")),
         "name": literal(event.name),
-        "payload": f"jsonb_build_object({keys})",
     }
+    if contract.indexed_log:  # the log row has them itself, and an index on them
+        fields |= {"correlation": "e.correlation_id", "trace": "e.trace_id"}
+    keys = ", ".join(f"{literal(key)}, {fields[field]}" for key, field in event.keys.items())
+    return {**fields, "payload": f"jsonb_build_object({keys})"}
 
 
 def _emitted(contract: Contract, event: Event) -> str:
@@ -196,7 +201,10 @@ def _emitted(contract: Contract, event: Event) -> str:
         if reached:
             condition += f" and e.to_state in ({', '.join(map(literal, dict.fromkeys(reached)))})"
         conditions.append(f"({condition})")
-    return " or ".join(conditions)
+    shown = f"({' or '.join(conditions)})"
+    if contract.indexed_log:
+        shown = f"e.correlation_id is not null and e.type = {literal(event.name)} and {shown}"
+    return shown
 
 
 def quoted(name: str) -> str:

@@ -37,7 +37,7 @@ locked as materialized (
     ) as row
 ),
 told as materialized (
-    select n, id, state, claims, reason, error, result, due_at, lease_owner, started_at, t, aim, path.hops,
+    select n, id, state, claims, reason, error, result, due_at, lease_owner, started_at, proven, t, aim, path.hops,
            path.role as to_role, path.letter, path.bump, path.type as event_type,
            greatest(t, updated_at + interval '1 microsecond') as ts,
            coalesce(:actor::text, lease_owner, 'unknown') as actor,
@@ -136,7 +136,8 @@ recorded as (
            coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, wait_ms), last_error,
                     jsonb_build_object('message', letter)),
            counter, claims, lease_owner, lease_expires_at, coalesce(correlation_id, tenure.made_id('correlation', id)),
-           coalesce(trace_id, tenure.made_id('trace', id)), payload, ts
+           coalesce(trace_id, tenure.made_id('trace', id)), payload,
+           coalesce((select min(event.ts) from tenure.event where job_id = id and event.facts ? 'error'), ts)
     from gone
     where letter is not null
 ),
@@ -176,7 +177,9 @@ union all
 select n, refusal, id, aim, state, hops[1], to_role, claims + 1, counter, ts, null, null, null, null
 from taken
 union all
-select n, refusal, id, aim, state, null, null, claims, null, t, due_at, null, lease_owner, started_at
+-- Who has it now? Nobody whose own proof still fits: that lease was forfeited, not taken.
+select n, refusal, id, aim, state, null, null, claims, null, t, due_at, null, case when not proven then lease_owner end,
+       started_at
 from told
 where refusal is not null
 union all

@@ -6,7 +6,8 @@ select job.id, job.contract, job.tenant_id, job.type, :letter::text,
        coalesce(job.last_error ->> 'stage', 'exec'),
        coalesce(job.last_error, jsonb_build_object('message', :letter::text)), job.counter, job.claims,
        taken.actor, null, coalesce(job.correlation_id, tenure.made_id('correlation', job.id)),
-       coalesce(job.trace_id, tenure.made_id('trace', job.id)), job.payload, job.updated_at
+       coalesce(job.trace_id, tenure.made_id('trace', job.id)), job.payload,
+       coalesce((select min(ts) from tenure.event where event.job_id = job.id and facts ? 'error'), job.updated_at)
 from tenure.job left join lateral (
     select actor from tenure.event
     where event.job_id = job.id and event.trigger in ('claim', 'reclaim')
