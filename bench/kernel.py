@@ -2,8 +2,8 @@
 
     ./dev bench kernel [--quick] [--json]
 
-1. A whole life (enqueue, claim, succeed) in batches of 1, 10, 100 and 500, beside the same three batch statements as bare
-   SQL: the same columns and ready index, but no fence, no log and no lock first. Interleaved, medians.
+1. A whole life (enqueue, claim, succeed) in batches of 1, 10, 100 and 500, beside the same three batch statements as
+   bare SQL: the same columns and ready index, but no fence, no log and no lock first. Interleaved, medians.
 2. The claim of 100 on a table with 1 M finished and 1 M waiting jobs, and with 1 M delayed urgent jobs in front, beside
    the same claim on a table of 1,000 ready jobs.
 3. WAL bytes of one life.
@@ -52,7 +52,8 @@ alter table bare.job_done add primary key (id);
 _BARE_ENQUEUE = """
 insert into bare.job (contract, version, state, role, queue, type, tenant_id, priority, max_attempts, due_at, payload)
 select 'standard', '1', 'queued', 'ready', a.queue, a.type, a.tenant, a.priority, 5, clock_timestamp(), a.payload
-from unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::jsonb[]) as a (queue, type, tenant, priority, payload)
+from unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::jsonb[])
+     as a (queue, type, tenant, priority, payload)
 returning id, due_at, created_at
 """
 
@@ -78,10 +79,10 @@ with gone as (
     delete from bare.job using unnest($1::bigint[]) as a (id) where job.id = a.id returning job.*
 )
 insert into bare.job_done
-select id, due_at, created_at, clock_timestamp(), first_started_at, started_at, clock_timestamp(), null, last_heartbeat_at,
-       cancel_requested_at, origin_letter, null, seq + 1, claims, raises, counter, max_attempts, priority, contract, version,
-       'succeeded', 'done', queue, type, tenant_id, null, created_by, trace_id, correlation_id, idempotency_key, payload,
-       last_error, '{"ok": true}'::jsonb, progress, checkpoint
+select id, due_at, created_at, clock_timestamp(), first_started_at, started_at, clock_timestamp(), null,
+       last_heartbeat_at, cancel_requested_at, origin_letter, null, seq + 1, claims, raises, counter, max_attempts,
+       priority, contract, version, 'succeeded', 'done', queue, type, tenant_id, null, created_by, trace_id,
+       correlation_id, idempotency_key, payload, last_error, '{"ok": true}'::jsonb, progress, checkpoint
 from gone
 returning id
 """
@@ -274,7 +275,13 @@ async def depth(make: Callable[[str], str], quick: bool) -> list[dict[str, Any]]
     for n, (name, shape) in enumerate(shapes.items()):
         dsn = make(f"depth{n}")
         spent = await claims_of_100(dsn, lambda connection, shape=shape: fill(connection, **shape), 9 if quick else 43)
-        rows.append({"table": name, "claim_ms": round(spent, 2), "ratio": round(spent / (rows[0]["claim_ms"] if rows else spent), 2)})
+        rows.append(
+            {
+                "table": name,
+                "claim_ms": round(spent, 2),
+                "ratio": round(spent / (rows[0]["claim_ms"] if rows else spent), 2),
+            }
+        )
     return rows
 
 
@@ -285,7 +292,9 @@ def show(report: dict[str, Any]) -> None:
     print("|---|---|---|---|---|---|")
     for row in report["life"]:
         ours, bare = (" + ".join(f"{stage:g}" for stage in row[side]) for side in ("ours_us", "bare_us"))
-        print(f"| {row['batch']} | {ours} | {row['ours_per_s']:,} | {bare} | {row['bare_per_s']:,} | {row['ratio']:.2f} |")
+        print(
+            f"| {row['batch']} | {ours} | {row['ours_per_s']:,} | {bare} | {row['bare_per_s']:,} | {row['ratio']:.2f} |"
+        )
     print("\nClaim of 100 jobs, median milliseconds")
     print("| table | ms | ratio |")
     print("|---|---|---|")
@@ -301,7 +310,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="the figures as JSON on stdout")
     options = parser.parse_args()
     settings = {"shared_buffers": "1GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h"}
-    with tempfile.TemporaryDirectory(prefix="tenure-bench-") as directory, Cluster(Path(directory), settings=settings) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="tenure-bench-") as directory,
+        Cluster(Path(directory), settings=settings) as cluster,
+    ):
 
         def make(name: str) -> str:
             with psycopg.connect(cluster.dsn, autocommit=True) as connection:

@@ -6,6 +6,7 @@ The words are those of requirements.md part 0: `spy` sees every change of state 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ create function public.spy() returns trigger language plpgsql as $$
 begin
     -- Creation is not a hop; a row that arrives among the finished came from its last live state.
     if tg_table_name = 'job' and tg_op = 'UPDATE' then
-        insert into public.spy (id, old, new, counter, claims) values (new.id, old.state, new.state, new.counter, new.claims);
+        insert into public.spy (id, old, new, counter, claims)
+        values (new.id, old.state, new.state, new.counter, new.claims);
     elsif tg_table_name <> 'job' then
         insert into public.spy (id, old, new, counter, claims)
         values (new.id, (select s.new from public.spy s where s.id = new.id order by n desc limit 1), new.state,
@@ -79,7 +81,9 @@ class Harness:
     def row(self, job_id: int) -> dict[str, Any]:
         """Every column of a job, live or finished."""
         return self.one(
-            "select * from tenure.job where id = %s union all select * from tenure.job_done where id = %s", job_id, job_id
+            "select * from tenure.job where id = %s union all select * from tenure.job_done where id = %s",
+            job_id,
+            job_id,
         )
 
     def log(self, job_id: int) -> list[dict[str, Any]]:
@@ -110,7 +114,7 @@ class Harness:
         ]
 
     def fingerprint(self, *ids: int) -> list[dict[str, Any]]:
-        """Everything that a call without effect must leave as it was: rows with their xmin, and counts of what grows."""
+        """What a call without effect must leave as it was: rows with their xmin, and counts of what grows."""
         rows = [
             row
             for table in ("job", "job_done")
@@ -129,13 +133,17 @@ class Harness:
             events, row = self.log(job_id), self.row(job_id)
             assert [event["seq"] for event in events] == list(range(1, len(events) + 1)), f"job {job_id}: gaps in seq"
             times = [event["ts"] for event in events]
-            assert all(a < b for a, b in zip(times, times[1:], strict=False)), f"job {job_id}: ts does not rise: {times}"
+            assert all(a < b for a, b in itertools.pairwise(times)), f"job {job_id}: ts does not rise: {times}"
             hops = [event for event in events if event["hop"]]
-            for before, after in zip(hops, hops[1:], strict=False):
+            for before, after in itertools.pairwise(hops):
                 assert before["to_state"] == after["from_state"], f"job {job_id}: broken chain {self.hops(job_id)}"
             if hops:
                 last = hops[-1]
-                assert (row["state"], row["claims"], row["counter"]) == (last["to_state"], last["claims"], last["counter"])
+                assert (row["state"], row["claims"], row["counter"]) == (
+                    last["to_state"],
+                    last["claims"],
+                    last["counter"],
+                )
             assert row["seq"] == len(events), f"job {job_id}: row says seq {row['seq']}, log has {len(events)}"
 
 

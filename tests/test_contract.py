@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tenure.contract import Contract, Event, Heartbeat, Hop, Jitter, Verdict, differences, from_description, paths
+from tenure.contract import Contract, Event, Heartbeat, Hop, Jitter, Verdict, paths
+from tenure.versions import differences, from_description
 from tenure.contracts import BUILT_IN
 from tenure.errors import Unsound
 

@@ -12,8 +12,9 @@ registered by `tenure migrate`. The engine has no branch on a contract's name.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -244,7 +245,7 @@ class Contract:
         for path in self.paths:
             steps = [hop.state for hop in path.hops]
             pairs |= {(source, steps[0]) for source in path.sources}
-            pairs |= set(zip(steps, steps[1:], strict=False))
+            pairs |= set(itertools.pairwise(steps))
         return frozenset(pairs)
 
     def numbers(self) -> dict[str, int | None]:
@@ -280,7 +281,12 @@ class Contract:
     def machine(self) -> dict[str, Any]:
         """What registration freezes: everything but the numbers that settings may change."""
         declared = self.describe()
-        for part, number in (("lease", "default_ms"), ("budget", "default"), ("backoff", "base_ms"), ("backoff", "cap_ms")):
+        for part, number in (
+            ("lease", "default_ms"),
+            ("budget", "default"),
+            ("backoff", "base_ms"),
+            ("backoff", "cap_ms"),
+        ):
             del declared[part][number]
         if declared["lease"]["heartbeat"]:
             del declared["lease"]["heartbeat"]["default_ms"]
@@ -303,7 +309,9 @@ def paths(declared: Mapping[str, tuple[Role, ...]], *rows: tuple[Any, ...]) -> t
     return tuple(_path(declared, *row) for row in rows)
 
 
-def _path(declared: Mapping[str, tuple[Role, ...]], trigger: str, way: str, options: Mapping[str, Any] | None = None) -> Path:
+def _path(
+    declared: Mapping[str, tuple[Role, ...]], trigger: str, way: str, options: Mapping[str, Any] | None = None
+) -> Path:
     sources, *steps = [step.strip() for step in way.split(">")]
     hops = []
     for step in steps:
@@ -312,66 +320,3 @@ def _path(declared: Mapping[str, tuple[Role, ...]], trigger: str, way: str, opti
         # A state with one role needs no `:role`; with several, the hop must say which.
         hops.append(Hop(state, role or (known[0] if len(known) == 1 else "")))  # type: ignore[arg-type]
     return Path(trigger, tuple(source.strip() for source in sources.split("|")), tuple(hops), **(options or {}))
-
-
-def from_description(declared: Mapping[str, Any]) -> Contract:
-    """Rebuild a contract from its description, as the registry does."""
-    value = dict(declared)
-    lease = dict(value["lease"])
-    lease["heartbeat"] = Heartbeat(**lease["heartbeat"]) if lease["heartbeat"] else None
-    retryable = dict(value["retryable"])
-    retryable["classes"] = {name: Verdict(**verdict) for name, verdict in retryable["classes"].items()}
-    return Contract(
-        **{
-            **value,
-            "states": {name: tuple(roles) for name, roles in value["states"].items()},
-            "paths": tuple(_path_from(path) for path in value["paths"]),
-            "counter": Counter(**_tuples(value["counter"], "on")),
-            "budget": Budget(**value["budget"]),
-            "backoff": Backoff(**{**value["backoff"], "jitter": Jitter(**value["backoff"]["jitter"])}),
-            "lease": Lease(**lease),
-            "retryable": Retryable(**retryable),
-            "views": tuple(View(**view) for view in value["views"]),
-            "events": tuple(Event(**_tuples(event, "on")) for event in value["events"]),
-            "facts": tuple(value["facts"]),
-            "dead_letters": DeadLetters(**_tuples(value["dead_letters"], "reasons", "stages")),
-            "cancel_modes": tuple(value["cancel_modes"]),
-        }
-    )
-
-
-def _path_from(declared: Mapping[str, Any]) -> Path:
-    hops = tuple(Hop(**hop) for hop in declared["hops"])
-    return Path(**{**declared, "sources": tuple(declared["sources"]), "hops": hops})
-
-
-def _tuples(declared: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: tuple(part) if name in names else part for name, part in declared.items()}
-
-
-def differences(old: Contract, new: Contract) -> Iterable[str]:
-    """What an upgrade from old to new takes away or changes; nothing means that the change is additive."""
-    for name, roles in old.states.items():
-        if name not in new.states:
-            yield f"state {name} is gone"
-        elif not set(roles) <= set(new.states[name]):
-            yield f"state {name} no longer has the roles {sorted(set(roles) - set(new.states[name]))}"
-    if old.initial != new.initial:
-        yield f"the initial state changed from {old.initial} to {new.initial}"
-    if old.counter != new.counter:
-        yield f"the counter changed from {old.counter} to {new.counter}"
-    for path in old.paths:
-        for source in path.sources:
-            now = new.path(path.trigger, source, path.choice)
-            if now is None:
-                yield f"path {path.trigger} from {source} is gone"
-            elif (now.hops, now.due, now.letter) != (path.hops, path.due, path.letter):
-                yield f"path {path.trigger} from {source} changed"
-    new_events = {(event.name, on): event for event in new.events for on in event.on}
-    for event in old.events:
-        for on in event.on:
-            successor = new_events.get((event.name, on))
-            if successor is None:
-                yield f"event {event.name} on {on} is gone"
-            elif not dict(event.keys).items() <= dict(successor.keys).items():
-                yield f"event {event.name} on {on} lost or renamed a key"

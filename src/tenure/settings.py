@@ -30,17 +30,13 @@ class Settings:
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
-    def load(
-        cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN
-    ) -> Settings:
+    def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
         """Read the environment; refuses a value that is not a number or outside its range."""
         given = os.environ if environ is None else environ
         return cls(
             database_url=given.get("DATABASE_URL") or None,
             max_payload_bytes=_whole(given, "TENURE_MAX_PAYLOAD_BYTES", MAX_BYTES),
-            numbers={
-                contract.name: found for contract in contracts.values() if (found := _numbers(given, contract))
-            },
+            numbers={contract.name: found for contract in contracts.values() if (found := _numbers(given, contract))},
         )
 
 

@@ -83,10 +83,7 @@ def _reachable(contract: Contract) -> Iterable[str]:
     while True:
         standing = {state for state, role in reached if role != "done"}
         more = {
-            (hop.state, hop.role)
-            for path in contract.paths
-            if standing & set(path.sources)
-            for hop in path.hops
+            (hop.state, hop.role) for path in contract.paths if standing & set(path.sources) for hop in path.hops
         } - reached
         if not more:
             break
@@ -114,7 +111,15 @@ def _claims(contract: Contract) -> Iterable[str]:
 
 def _ends(contract: Contract) -> Iterable[str]:
     for path in _paths_of(
-        contract, "succeed", "exhaust", "fatal", "expire_at_cap", "cancel", "dead_letter", "settle", "compensation_failed"
+        contract,
+        "succeed",
+        "exhaust",
+        "fatal",
+        "expire_at_cap",
+        "cancel",
+        "dead_letter",
+        "settle",
+        "compensation_failed",
     ):
         if path.end.role != "done" and not _settles(contract, path.end):
             yield f"path {path.trigger}: ends in {path.end.state}, which is not final and does not settle"

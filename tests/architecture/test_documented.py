@@ -59,7 +59,11 @@ def test_every_setting_is_documented() -> None:
     numbers = {f"TENURE_<CONTRACT>_{number.upper()}" for contract in BUILT_IN.values() for number in contract.numbers()}
     knobs = {knob for contract in BUILT_IN.values() for knob in contract.knobs}
     source = Path(tenure.embedded.__file__).parents[1]
-    read = {name for path in source.rglob("*.py") for name in re.findall(r"""["'](TENURE_[A-Z_]+|DATABASE_URL)["']""", path.read_text())}
+    read = {
+        name
+        for path in source.rglob("*.py")
+        for name in re.findall(r"""["'](TENURE_[A-Z_]+|DATABASE_URL)["']""", path.read_text())
+    }
     assert read >= {"DATABASE_URL", "TENURE_MAX_PAYLOAD_BYTES"}
     assert missing(sorted(numbers | knobs | read), page("settings")) == []
 

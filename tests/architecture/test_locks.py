@@ -59,9 +59,7 @@ def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
         if b"\0" in content:  # not text, or deleted and not yet committed
             continue
         looked_at += 1
-        found += [
-            f"{path.relative_to(ROOT)}: {line}" for line in forbidden_in(content.decode(errors="replace"))
-        ]
+        found += [f"{path.relative_to(ROOT)}: {line}" for line in forbidden_in(content.decode(errors="replace"))]
     assert looked_at > len(LOCKS)
     assert found == []
 
@@ -84,8 +82,6 @@ def test_the_development_lock_contains_the_other_one() -> None:
     assert use < development
 
 
-@pytest.mark.parametrize(
-    "bad", [f"--index-url https://{REGISTRIES[0]}/simple", f"see /{HOMES[0]}/main/README.md"]
-)
+@pytest.mark.parametrize("bad", [f"--index-url https://{REGISTRIES[0]}/simple", f"see /{HOMES[0]}/main/README.md"])
 def test_the_search_finds_what_it_forbids(bad: str) -> None:
     assert forbidden_in(f"first line\n{bad}\n") == [bad]

@@ -16,9 +16,7 @@ HEAVY = {"psycopg", "psycopg_pool", "pydantic", "pydantic_settings", "typer", "r
 
 def loaded_after(statement: str) -> set[str]:
     """The top-level modules that a fresh interpreter has loaded after this statement."""
-    program = (
-        f"{statement}\nimport json, sys\nprint(json.dumps([name.partition('.')[0] for name in sys.modules]))"
-    )
+    program = f"{statement}\nimport json, sys\nprint(json.dumps([name.partition('.')[0] for name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout))
 

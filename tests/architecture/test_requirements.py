@@ -115,9 +115,7 @@ def test_only_what_ran_and_passed_is_proven(tmp_path: Path, options: list[str]) 
 
 @in_one_process_and_under_xdist
 def test_a_bad_mark_is_a_collection_error(tmp_path: Path, options: list[str]) -> None:
-    files = {
-        name: f"@pytest.mark.{mark}\ndef test_{name}():\n    pass\n" for name, (mark, _) in BAD_MARKS.items()
-    }
+    files = {name: f"@pytest.mark.{mark}\ndef test_{name}():\n    pass\n" for name, (mark, _) in BAD_MARKS.items()}
     code, output, proven = run_inner_pytest(tmp_path, options, **files)
     assert code not in (0, 5), output
     for name, (_, reason) in BAD_MARKS.items():

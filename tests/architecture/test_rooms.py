@@ -153,9 +153,7 @@ def objection(room: str, each: Import, source: Path) -> str | None:
         if room == DOMAIN and top not in sys.stdlib_module_names:
             return f"domain imports {top}, which is not the standard library"
         return None
-    is_room = rest and (
-        (source / rest[0]).is_dir() or (source / f"{rest[0]}.py").exists() or rest[0] in MAY_IMPORT
-    )
+    is_room = rest and ((source / rest[0]).is_dir() or (source / f"{rest[0]}.py").exists() or rest[0] in MAY_IMPORT)
     if not is_room:
         if rest == ["__version__"]:
             return None

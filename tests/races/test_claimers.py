@@ -157,13 +157,13 @@ end $$;
 create trigger short_leases before update on tenure.job for each row execute function public.short_leases();
 """
 
-#: A lease that began although the one before it was neither given up nor over.
+#: A lease that was closed or taken although it was not over. (A holder that succeeds takes its row away: no update.)
 _OVERLAPS = """
 select * from (
     select id, at, token, lag(token) over w as held, lag(ends) over w as held_until
     from public.lease_history window w as (partition by id order by n)
 ) as taking
-where token is not null and held is not null and held_until >= at
+where held is not null and held_until >= at
 """
 
 
@@ -173,12 +173,13 @@ def test_64_claimers_of_whom_a_fifth_is_killed_never_hold_a_job_twice(arena: Are
     assert arena.db.value(_CLAIMED, job_id) == 1
     each_once(arena, claimers, "reliability", 1000)
 
-    queue = many(arena, "reliability", 200)
+    queue = many(arena, "reliability", 300)
     arena.db.sql(_LEASES)
     chance = random.Random(64)
-    mortal = {f"claimer-{n}": chance.randint(1, 2) for n in chance.sample(range(64), 13)}
+    mortal = {f"claimer-{n}" for n in chance.sample(range(64), 13)}
     try:
         with Claimers(arena.dsn) as workers:
+            workers.run(64, claim_once, "reliability", "nothing-here")  # connected, and the registry read
             held = workers.run(64, work_or_die, "reliability", queue, mortal)
     finally:
         arena.db.sql("drop function public.short_leases() cascade")
@@ -186,8 +187,8 @@ def test_64_claimers_of_whom_a_fifth_is_killed_never_hold_a_job_twice(arena: Are
     assert held.count(None) == 13, "a fifth of the claimers was to be killed while holding a job"
     assert arena.db.sql(_OVERLAPS) == []
     ended = arena.db.sql("select id, state from tenure.job_done where queue = %s", queue)
-    assert len(ended) == 200
+    assert len(ended) == 300
     assert {row["state"] for row in ended} <= {"succeeded", "dead_lettered"}
-    expired = "select count(distinct job_id) from tenure.event where trigger = 'expire' and job_id = any(%s)"
+    expired = "select count(*) from tenure.event where trigger like 'expire%%' and job_id = any(%s)"
     assert arena.db.value(expired, [row["id"] for row in ended]) >= 13
     arena.db.log_is_sound(*(row["id"] for row in ended))

@@ -230,17 +230,20 @@ async def test_one_locked_row_does_not_stall_the_batch(
     arena.db.log_is_sound(*(one.id for one in held))
 
 
-async def test_claim_by_id_of_a_locked_row_answers_busy_and_takes_the_others(
+async def test_claim_by_id_of_a_locked_row_is_busy_takes_nothing_and_can_be_repeated(
     arena: Arena, impatient_store: Store
 ) -> None:
-    locked, free = arena.made("standard")[0], arena.made("standard")[0]
+    ids, key = [arena.made("standard")[0], arena.made("standard")[0]], uuid4()
+    before = arena.db.fingerprint(ids[1])
     arena.first.begin()
-    arena.first.lock(locked)
-    busy, taken = await impatient_store.claim_by_id([locked, free], worker="w")
+    arena.first.lock(ids[0])
+    with pytest.raises(Busy):
+        await impatient_store.claim_by_id(ids, worker="w", claim_key=key)
+    assert arena.db.fingerprint(ids[1]) == before
     arena.first.end("rollback")
-    assert type(busy) is Busy
-    assert isinstance(taken, Job)
-    arena.db.log_is_sound(locked, free)
+    won = await impatient_store.claim_by_id(ids, worker="w", claim_key=key)
+    assert [type(answer) for answer in won] == [Job, Job]
+    arena.db.log_is_sound(*ids)
 
 
 async def test_key_in_somebodys_open_transaction_is_refused_in_our_own_words(

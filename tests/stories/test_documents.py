@@ -50,4 +50,5 @@ def test_a_broken_snippet_would_be_noticed(tmp_path: Path) -> None:
 def test_the_readme_tells_of_a_retry_and_of_a_late_call_that_is_refused(tmp_path: Path) -> None:
     (code,) = snippets(ROOT / "README.md")
     done = run(code, "README.md", tmp_path)
-    assert done.stdout.startswith("queued True ") and done.stdout.endswith("LEASE_CONFLICT\n")
+    assert done.stdout.startswith("queued True ")
+    assert done.stdout.endswith("LEASE_CONFLICT\n")

@@ -1,8 +1,8 @@
 """The command line: one file per group of commands, each a thin edge over the rooms behind it.
 
 Data goes to stdout, progress to stderr, `--json` gives the data for programs. Exit codes: 0 done, 1 refused or failed
-(the message starts with its code), 2 a wrong call. What a command needs is imported when it runs, so that `tenure --help`
-does not load a database driver.
+(the message starts with its code), 2 a wrong call. What a command needs is imported when it runs, so that
+`tenure --help` does not load a database driver.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def demo() -> None:
     with tempfile.TemporaryDirectory(prefix="tenure-demo-") as directory:
         begun = time.perf_counter()
         with Cluster(Path(directory)) as cluster:
-            _say(f"PostgreSQL is up after {time.perf_counter() - begun:.1f} s; nothing was installed, nothing will be left")
+            _say(f"PostgreSQL is up after {time.perf_counter() - begun:.1f} s, in a directory that will be removed")
             migrate(cluster.dsn)
             agreed = asyncio.run(_tour(cluster.dsn))
     if not agreed:
@@ -74,7 +74,7 @@ async def _lost_worker(store: Store) -> None:
     await store.enqueue(NewJob("report", {"month": "May"}, queue="slow"))
     (frozen,) = await store.claim(queues=["slow"], worker="frozen", lease_ms=2_000)
     print(f"  worker 'frozen' holds job {frozen.id} for 2 s … and says nothing")
-    while not await store.reap("standard"):
+    while not await store.reap("standard"):  # noqa: ASYNC110 (the database's clock is what we wait for)
         await asyncio.sleep(0.1)
     (rescued,) = await store.claim(queues=["slow"], worker="rescuer")
     print(f"  the claim is spent, worker 'rescuer' takes attempt {rescued.counter}")
@@ -123,7 +123,10 @@ def _path(states: list[str]) -> str:
 async def _verified(store: Store) -> bool:
     _title("Verified")
     jobs, hops, broken, disagreeing = await store.agreement()
-    print(f"  {jobs:,} jobs and {hops:,} log rows read: {broken} broken links, {disagreeing} rows that disagree with their log")
+    print(
+        f"  {jobs:,} jobs and {hops:,} log rows read: "
+        f"{broken} broken links, {disagreeing} rows that disagree with their log"
+    )
     agreed = not broken and not disagreeing
     print("  every job is where its log says it is" if agreed else "  SOMETHING IS WRONG: please report this")
     print("\nNext: read README.md, or run ./dev test")

@@ -17,12 +17,14 @@ def add_to(app: typer.Typer) -> None:
 
 def migrate(
     print_sql: bool = typer.Option(False, "--print", help="Print the SQL of a whole set-up and connect to nothing."),
-    grants: bool = typer.Option(False, "--grants", help="Also make the roles tenure_owner, tenure_app and tenure_read."),
+    grants: bool = typer.Option(
+        False, "--grants", help="Also make the roles tenure_owner, tenure_app and tenure_read."
+    ),
     lock_timeout: int = typer.Option(5_000, help="Give up on a locked table after so many milliseconds.", min=1),
     database_url: str | None = typer.Option(None, help="Which database; default DATABASE_URL, else the embedded one."),
     as_json: bool = typer.Option(False, "--json", help="What was done, as JSON."),
 ) -> None:
-    """Make or upgrade the schema, register the contracts, build their views. Safe to run again, and while workers run."""
+    """Make or upgrade the schema, register the contracts, build their views. Safe again, and while workers run."""
     from tenure.postgres import migrate as room
 
     if print_sql:

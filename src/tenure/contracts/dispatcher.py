@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from tenure.contract import (
-    Backoff, Budget, Contract, Counter, Jitter, Lease, Retryable, View, paths, states,
+    Backoff,
+    Budget,
+    Contract,
+    Counter,
+    Jitter,
+    Lease,
+    Retryable,
+    View,
+    paths,
+    states,
 )  # fmt: skip
 
 _STATES = states(Queued="ready", Running="active", Completed="done", Failed="waiting done", Canceled="done")

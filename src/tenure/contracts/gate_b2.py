@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from tenure.contract import (
-    Backoff, Budget, Contract, Counter, DeadLetters, Event, Jitter, Lease, Retryable, View, paths, states,
+    Backoff,
+    Budget,
+    Contract,
+    Counter,
+    DeadLetters,
+    Event,
+    Jitter,
+    Lease,
+    Retryable,
+    View,
+    paths,
+    states,
 )  # fmt: skip
 
 _STATES = states(

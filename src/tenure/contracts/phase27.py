@@ -1,9 +1,19 @@
-"""`phase27`: document 000. Attempt counted at claim, jitter ±30 %, reclaim in place, four event kinds with exact keys."""
+"""`phase27`: document 000. Attempt counted at claim, jitter ±30 %, reclaim in place, events with exact keys."""
 
 from __future__ import annotations
 
 from tenure.contract import (
-    Backoff, Budget, Contract, Counter, Event, Jitter, Lease, Retryable, View, paths, states,
+    Backoff,
+    Budget,
+    Contract,
+    Counter,
+    Event,
+    Jitter,
+    Lease,
+    Retryable,
+    View,
+    paths,
+    states,
 )  # fmt: skip
 
 _STATES = states(queued="ready", running="active", completed="done", failed="done")

@@ -1,10 +1,22 @@
-"""`reliability`: document 002. Assigned before running, monotonic inside an attempt, forfeited leases, staged reasons."""
+"""`reliability`: document 002. Assigned before running, monotonic inside an attempt, leases forfeited at expiry."""
 
 from __future__ import annotations
 
 from tenure.contract import (
-    Backoff, Budget, Contract, Counter, DeadLetters, Event, Heartbeat, Jitter, Lease, Retryable, Verdict, View,
-    paths, states,
+    Backoff,
+    Budget,
+    Contract,
+    Counter,
+    DeadLetters,
+    Event,
+    Heartbeat,
+    Jitter,
+    Lease,
+    Retryable,
+    Verdict,
+    View,
+    paths,
+    states,
 )  # fmt: skip
 
 _STATES = states(

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from tenure.contract import (
-    Backoff, Budget, Contract, Counter, Jitter, Lease, Retryable, View, paths, states,
+    Backoff,
+    Budget,
+    Contract,
+    Counter,
+    Jitter,
+    Lease,
+    Retryable,
+    View,
+    paths,
+    states,
 )  # fmt: skip
 
 _STATES = states(PENDING="ready", RUNNING="active", SUCCESS="done", FAILED="settling done", CANCELLED="done")

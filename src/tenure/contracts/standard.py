@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from tenure.contract import (
-    Backoff, Budget, Contract, Counter, DeadLetters, Event, Jitter, Lease, Retryable, Verdict, View, paths, states,
+    Backoff,
+    Budget,
+    Contract,
+    Counter,
+    DeadLetters,
+    Event,
+    Jitter,
+    Lease,
+    Retryable,
+    Verdict,
+    View,
+    paths,
+    states,
 )  # fmt: skip
 
 _STATES = states(queued="ready", running="active", succeeded="done", cancelled="done", dead="done")

@@ -168,9 +168,7 @@ def _attached(shared_memory: str | None) -> bool:
     return any(row[1] == shared_memory and row[6] != "0" for row in rows)
 
 
-def _run(
-    command: list[str], stderr: int | IO[bytes] = subprocess.STDOUT
-) -> subprocess.CompletedProcess[bytes]:
+def _run(command: list[str], stderr: int | IO[bytes] = subprocess.STDOUT) -> subprocess.CompletedProcess[bytes]:
     """Run a program away from our terminal, our directory and our PG* variables, in words we can read."""
     # Descriptors close on exec (the default): a server that inherited our lock would hold itself for ever.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}

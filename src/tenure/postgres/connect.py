@@ -46,7 +46,7 @@ def our_errors() -> Iterator[None]:
     except psycopg.OperationalError as error:
         if isinstance(error, (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)):
             raise
+        what = str(error).splitlines()[0] if str(error) else "no answer"
         raise ConnectionLost(
-            f"the database went away ({str(error).splitlines()[0] if str(error) else 'no answer'}); the call may or may "
-            "not have happened. Next: repeat it with the same key"
+            f"the database went away ({what}); the call may or may not have happened. Next: repeat it with the same key"
         ) from error

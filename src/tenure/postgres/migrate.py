@@ -22,11 +22,12 @@ from typing import Any
 
 import psycopg
 
-from tenure.contract import Contract, differences, from_description
+from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
 from tenure.errors import ContractChanged, MigrationChanged, SchemaError, SchemaTooNew
 from tenure.postgres.connect import our_errors
 from tenure.postgres.views import literal, quoted, schema, view_statements
+from tenure.versions import differences, from_description
 
 LOCK_KEY = "tenure.migrate"
 _TABLES = ("job", "job_done")
@@ -155,20 +156,22 @@ def _pending(connection: psycopg.Connection[Any]) -> list[Migration]:
     ours = {migration.number: migration for migration in migrations()}
     if newer := sorted(set(applied) - set(ours)):
         raise SchemaTooNew(
-            f"the database has migration {newer[-1]}, this Tenure knows {max(ours)}; Next: upgrade tenure, then run it again"
+            f"the database has migration {newer[-1]}, this Tenure knows {max(ours)}; "
+            "Next: upgrade tenure, then run it again"
         )
     for number, checksum in applied.items():
         if ours[number].checksum != checksum:
             raise MigrationChanged(
-                f"migration {ours[number].name} was applied with another text; Next: install the release that made this "
-                "database, or restore the file"
+                f"migration {ours[number].name} was applied with another text; "
+                "Next: install the release that made this database, or restore the file"
             )
     return [migration for number, migration in sorted(ours.items()) if number not in applied]
 
 
 def _register(connection: psycopg.Connection[Any], contract: Contract) -> bool:
     rows = connection.execute(
-        "select version, digest, declaration from tenure.contract where name = %s order by registered_at", (contract.name,)
+        "select version, digest, declaration from tenure.contract where name = %s order by registered_at",
+        (contract.name,),
     ).fetchall()
     for version, digest, _ in rows:
         if version == contract.version:
@@ -182,7 +185,8 @@ def _register(connection: psycopg.Connection[Any], contract: Contract) -> bool:
         lost = list(differences(from_description(rows[-1][2]), contract))
         if lost:
             raise ContractChanged(
-                f"contract {contract.name} {contract.version} is not an additive change of {rows[-1][0]}: " + "; ".join(lost)
+                f"contract {contract.name} {contract.version} is not an additive change of {rows[-1][0]}: "
+                + "; ".join(lost)
                 + ". Next: keep what was there, or give the contract a new name"
             )
     connection.execute(
@@ -199,7 +203,8 @@ def _rebuild_checks(connection: psycopg.Connection[Any]) -> Iterable[str]:
         states[name] = sorted({*states.get(name, []), *declaration["states"]})
     for table in _TABLES:
         row = connection.execute(
-            "select obj_description(oid, 'pg_constraint') from pg_constraint where conname = %s and conrelid = %s::regclass",
+            "select obj_description(oid, 'pg_constraint') from pg_constraint "
+            "where conname = %s and conrelid = %s::regclass",
             (f"{table}_state", f"tenure.{table}"),
         ).fetchone()
         if row and row[0] == _fingerprint(json.dumps(states)):
@@ -211,7 +216,8 @@ def _rebuild_checks(connection: psycopg.Connection[Any]) -> Iterable[str]:
 
 def _check_sql(table: str, states: Mapping[str, list[str]]) -> list[str]:
     known = " or ".join(
-        f"(contract = {literal(name)} and state in ({', '.join(map(literal, names))}))" for name, names in states.items()
+        f"(contract = {literal(name)} and state in ({', '.join(map(literal, names))}))"
+        for name, names in states.items()
     )
     return [
         f"alter table tenure.{table} drop constraint if exists {table}_state_new",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tenure.contract import Contract, from_description
+from tenure.contract import Contract
 from tenure.errors import UnknownContract
 from tenure.postgres.machine import Machine
 from tenure.postgres.statement import Plan, statement
+from tenure.versions import from_description
 
 
 class Registry:

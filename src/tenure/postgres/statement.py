@@ -69,7 +69,7 @@ Plan = Generator[Statement | Atomic, Any, T]
 
 
 def statement(name: str, values: Mapping[str, Any]) -> Statement:
-    """Bind values to a named query; each is sent as text that the query casts, so its plan never changes with a type."""
+    """Bind values to a named query; each goes as text that the query casts, so no plan changes with a type."""
     found = query(name)
     return Statement(found, tuple(bound(values.get(name)) for name in found.names))
 

@@ -22,10 +22,10 @@ from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved, Outcome
 from tenure.postgres import verbs
 from tenure.postgres.connect import engine_dsn, our_errors
+from tenure.postgres.gate import Batch, of
 from tenure.postgres.machine import Machine
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, Row, run, statement
-from tenure.postgres.verbs import Batch
 
 T = TypeVar("T")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
@@ -61,9 +61,7 @@ class Store:
         """Make a job; with a key, at most once."""
         return _only(await self.enqueue_many([job], created_by=created_by))
 
-    async def enqueue_many(
-        self, jobs: Sequence[NewJob], *, created_by: str | None = None
-    ) -> list[Enqueued | Refused]:
+    async def enqueue_many(self, jobs: Sequence[NewJob], *, created_by: str | None = None) -> list[Enqueued | Refused]:
         """Make jobs, a statement per contract; answers in the order asked."""
         answers: dict[int, Enqueued | Refused] = {}
         groups: dict[tuple[str, str | None], list[int]] = {}
@@ -117,9 +115,7 @@ class Store:
         lease = intake.lease_ms(machine.contract, lease_ms)
         key = intake.token(claim_key) if claim_key is not None else uuid4()
         repeatable = claim_key is not None
-        return await self._run(
-            lambda: verbs.claim(machine, queues, worker, limit, key, lease, repeatable, self._job)
-        )
+        return await self._run(lambda: verbs.claim(machine, queues, worker, limit, key, lease, repeatable, self._job))
 
     async def claim_by_id(
         self,
@@ -148,7 +144,7 @@ class Store:
         async def start(machine: Machine, part: Sequence[int]) -> Sequence[Outcome | None]:
             if machine.contract.path("start") is None:
                 return [None] * len(part)
-            return await self._finish(machine, "start", verbs.of([held[n] for n in part]))
+            return await self._finish(machine, "start", of([held[n] for n in part]))
 
         return await self._by_contract(held, start)
 
@@ -161,7 +157,7 @@ class Store:
         texts = None if results is None else [self._result(result) for result in results]
 
         async def succeed(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = verbs.of([held[n] for n in part])
+            batch = of([held[n] for n in part])
             batch.results = None if texts is None else [texts[n] for n in part]
             return await self._finish(machine, "succeed", batch)
 

@@ -158,7 +158,9 @@ def _select(contract: Contract, view: View) -> str:
         )
     fields = {**JOB, "succeeded": JOB["succeeded"].format(successes=", ".join(map(literal, contract.successes())))}
     tables = ("job_done",) if view.rows == "finished" else ("job", "job_done")
-    return "\nunion all ".join(f"select {_columns(view, fields)} from tenure.{table} j where j.{own}" for table in tables)
+    return "\nunion all ".join(
+        f"select {_columns(view, fields)} from tenure.{table} j where j.{own}" for table in tables
+    )
 
 
 def _columns(view: View, fields: Mapping[str, str]) -> str:

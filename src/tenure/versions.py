@@ -1,0 +1,86 @@
+"""The same contract in another form or another version: read back from its description, compared with its successor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tenure.contract import (
+    Backoff,
+    Budget,
+    Contract,
+    Counter,
+    DeadLetters,
+    Event,
+    Heartbeat,
+    Hop,
+    Jitter,
+    Lease,
+    Path,
+    Retryable,
+    Verdict,
+    View,
+)
+
+
+def from_description(declared: Mapping[str, Any]) -> Contract:
+    """Rebuild a contract from its description, as the registry does."""
+    value = dict(declared)
+    lease = dict(value["lease"])
+    lease["heartbeat"] = Heartbeat(**lease["heartbeat"]) if lease["heartbeat"] else None
+    retryable = dict(value["retryable"])
+    retryable["classes"] = {name: Verdict(**verdict) for name, verdict in retryable["classes"].items()}
+    return Contract(
+        **{
+            **value,
+            "states": {name: tuple(roles) for name, roles in value["states"].items()},
+            "paths": tuple(_path_from(path) for path in value["paths"]),
+            "counter": Counter(**_tuples(value["counter"], "on")),
+            "budget": Budget(**value["budget"]),
+            "backoff": Backoff(**{**value["backoff"], "jitter": Jitter(**value["backoff"]["jitter"])}),
+            "lease": Lease(**lease),
+            "retryable": Retryable(**retryable),
+            "views": tuple(View(**view) for view in value["views"]),
+            "events": tuple(Event(**_tuples(event, "on")) for event in value["events"]),
+            "facts": tuple(value["facts"]),
+            "dead_letters": DeadLetters(**_tuples(value["dead_letters"], "reasons", "stages")),
+            "cancel_modes": tuple(value["cancel_modes"]),
+        }
+    )
+
+
+def _path_from(declared: Mapping[str, Any]) -> Path:
+    hops = tuple(Hop(**hop) for hop in declared["hops"])
+    return Path(**{**declared, "sources": tuple(declared["sources"]), "hops": hops})
+
+
+def _tuples(declared: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: tuple(part) if name in names else part for name, part in declared.items()}
+
+
+def differences(old: Contract, new: Contract) -> Iterable[str]:
+    """What an upgrade from old to new takes away or changes; nothing means that the change is additive."""
+    for name, roles in old.states.items():
+        if name not in new.states:
+            yield f"state {name} is gone"
+        elif not set(roles) <= set(new.states[name]):
+            yield f"state {name} no longer has the roles {sorted(set(roles) - set(new.states[name]))}"
+    if old.initial != new.initial:
+        yield f"the initial state changed from {old.initial} to {new.initial}"
+    if old.counter != new.counter:
+        yield f"the counter changed from {old.counter} to {new.counter}"
+    for path in old.paths:
+        for source in path.sources:
+            now = new.path(path.trigger, source, path.choice)
+            if now is None:
+                yield f"path {path.trigger} from {source} is gone"
+            elif (now.hops, now.due, now.letter) != (path.hops, path.due, path.letter):
+                yield f"path {path.trigger} from {source} changed"
+    new_events = {(event.name, on): event for event in new.events for on in event.on}
+    for event in old.events:
+        for on in event.on:
+            successor = new_events.get((event.name, on))
+            if successor is None:
+                yield f"event {event.name} on {on} is gone"
+            elif not dict(event.keys).items() <= dict(successor.keys).items():
+                yield f"event {event.name} on {on} lost or renamed a key"
