@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -233,56 +234,57 @@ from generate_series(1, {count})
 """
 
 
-async def claims_of_100(dsn: str, fill: Callable[[psycopg.Connection[Any]], None], repeats: int) -> float:
-    """Median milliseconds of a claim of 100, on a table filled as asked; what was won is put back each time."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        fill(connection)
-        connection.execute("vacuum analyze tenure.job")
-        times = []
-        async with Store.open(dsn, connections=1) as store:
-            for _ in range(repeats):
-                start = time.perf_counter()
-                jobs = await store.claim(worker="bench", limit=100)
-                times.append(time.perf_counter() - start)
-                assert len(jobs) == 100
-                connection.execute(
-                    "update tenure.job set role = 'ready', state = 'queued', lease_token = null, lease_owner = null, "
-                    "lease_expires_at = null where id = any(%s)",
-                    ([job.id for job in jobs],),
-                )
-                connection.execute("vacuum (index_cleanup on, truncate false) tenure.job")
-    return statistics.median(times[3:]) * 1000
+class Table:
+    """A database whose job table has a certain shape, and the claims that were timed on it."""
+
+    def __init__(self, name: str, dsn: str, shape: dict[str, int]) -> None:
+        self.name = name
+        self.dsn = dsn
+        self.times: list[float] = []
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while sum(shape.values()) > _one(connection, "select max(high) - 2000 from tenure.range"):
+                connection.execute("select tenure.extend_ranges(8)")
+            later, soon = "now() + interval '1 day'", "now()"
+            connection.execute(_FILL_DONE.format(count=shape["done"]).encode())
+            connection.execute(_FILL.format(priority=0, due=later, count=shape["urgent"]).encode())
+            connection.execute(_FILL.format(priority=5, due=later, count=shape["waiting"]).encode())
+            connection.execute(_FILL.format(priority=5, due=soon, count=1_000).encode())
+            connection.execute("vacuum analyze tenure.job")
+
+    async def claim(self, store: Store, connection: psycopg.Connection[Any]) -> None:
+        """Time a claim of 100, then put what was won back."""
+        start = time.perf_counter()
+        jobs = await store.claim(worker="bench", limit=100)
+        self.times.append(time.perf_counter() - start)
+        assert len(jobs) == 100
+        connection.execute(
+            "update tenure.job set role = 'ready', state = 'queued', lease_token = null, lease_owner = null, "
+            "lease_expires_at = null where id = any(%s)",
+            ([job.id for job in jobs],),
+        )
+        connection.execute("vacuum (index_cleanup on, truncate false) tenure.job")
 
 
 async def depth(make: Callable[[str], str], quick: bool) -> list[dict[str, Any]]:
-    """The claim of 100 on tables of three shapes, each in a database of its own."""
+    """The claim of 100 on tables of three shapes, each in a database of its own, in turn."""
     million = 50_000 if quick else 1_000_000
-
-    def fill(connection: psycopg.Connection[Any], *, ready: int, done: int, waiting: int, urgent: int) -> None:
-        for _ in range(-(-(done + waiting + urgent) // 1_000_000)):
-            connection.execute("select tenure.extend_ranges(8)")
-        connection.execute(_FILL_DONE.format(count=done).encode())
-        connection.execute(_FILL.format(priority=0, due="now() + interval '1 day'", count=urgent).encode())
-        connection.execute(_FILL.format(priority=5, due="now() + interval '1 day'", count=waiting).encode())
-        connection.execute(_FILL.format(priority=5, due="now()", count=ready).encode())
-
     shapes = {
-        "1,000 ready": {"ready": 1_000, "done": 0, "waiting": 0, "urgent": 0},
-        "1 M done, 1 M waiting": {"ready": 1_000, "done": million, "waiting": million, "urgent": 0},
-        "1 M delayed urgent in front": {"ready": 1_000, "done": 0, "waiting": 0, "urgent": million},
+        "1,000 ready": {"done": 0, "waiting": 0, "urgent": 0},
+        "1 M done, 1 M waiting": {"done": million, "waiting": million, "urgent": 0},
+        "1 M delayed urgent in front": {"done": 0, "waiting": 0, "urgent": million},
     }
-    rows: list[dict[str, Any]] = []
-    for n, (name, shape) in enumerate(shapes.items()):
-        dsn = make(f"depth{n}")
-        spent = await claims_of_100(dsn, lambda connection, shape=shape: fill(connection, **shape), 9 if quick else 43)
-        rows.append(
-            {
-                "table": name,
-                "claim_ms": round(spent, 2),
-                "ratio": round(spent / (rows[0]["claim_ms"] if rows else spent), 2),
-            }
-        )
-    return rows
+    tables = [Table(name, make(f"depth{n}"), shape) for n, (name, shape) in enumerate(shapes.items())]
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(Store.open(table.dsn, connections=1)) for table in tables]
+        connections = [stack.enter_context(psycopg.connect(table.dsn, autocommit=True)) for table in tables]
+        for _ in range(12 if quick else 60):
+            for table, store, connection in zip(tables, stores, connections, strict=True):
+                await table.claim(store, connection)
+    medians = [statistics.median(table.times[6:]) for table in tables]
+    return [
+        {"table": table.name, "claim_ms": round(median * 1000, 2), "ratio": round(median / medians[0], 2)}
+        for table, median in zip(tables, medians, strict=True)
+    ]
 
 
 def show(report: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tenure.contract import Contract, Event, Heartbeat, Hop, Jitter, Verdict, paths
-from tenure.versions import differences, from_description
 from tenure.contracts import BUILT_IN
 from tenure.errors import Unsound
+from tenure.versions import differences, from_description
 
 PHASE27, GATE_B2, RELIABILITY = BUILT_IN["phase27"], BUILT_IN["gate_b2"], BUILT_IN["reliability"]
 
@@ -55,8 +55,8 @@ NUMBERS: Mapping[str, tuple[Callable[[], Contract], str]] = {
     "a backoff of nothing": (
         lambda: PHASE27.with_numbers({"backoff_base_ms": 0}), "backoff_base_ms is 0, outside 1..86400000",
     ),
-    "a cap below the base": (
-        lambda: PHASE27.with_numbers({"backoff_cap_ms": 1_499}), "backoff_cap_ms is 1499, outside 1500..604800000",
+    "no cap": (
+        lambda: PHASE27.with_numbers({"backoff_cap_ms": 0}), "backoff_cap_ms is 0, outside 1..604800000",
     ),
     "a factor that shrinks": (
         lambda: replace(PHASE27, backoff=replace(PHASE27.backoff, factor=0.5)),
@@ -123,7 +123,7 @@ SAME_MACHINE: Mapping[str, Callable[[Contract], Contract]] = {
     "title": lambda c: replace(c, title="another title"),
     "alerts": lambda c: replace(c, alerts={"any": 1}),
     "lease": lambda c: c.with_numbers({"lease_ms": 90_000}),
-    "heartbeat": lambda c: c.with_numbers({"heartbeat_ms": 20_000}),
+    "heartbeat": lambda c: c.with_numbers({"heartbeat_ms": 20_000}) if c.lease.heartbeat else c,
     "limit": lambda c: c.with_numbers({"max_attempts": c.budget.maximum}),
     "backoff base": lambda c: c.with_numbers({"backoff_base_ms": 777}),
     "backoff cap": lambda c: c.with_numbers({"backoff_cap_ms": 88_888}),
@@ -251,16 +251,22 @@ def test_added_states_paths_events_and_keys_are_compatible() -> None:
 
 
 def _without_failed(declared: dict[str, Any]) -> None:
-    declared["paths"] = [path for path in declared["paths"] if path["hops"][-1]["state"] != "failed"]
+    declared["paths"] = [path for path in declared["paths"] if path["choice"] is None]
+    for path in declared["paths"]:
+        if path["trigger"] == "fatal":
+            path.update(hops=[{"state": "dead_lettered", "role": "done"}], letter="exhausted_retries")
     del declared["states"]["failed"]
+    declared["events"][5]["on"] = ["exhaust", "fatal", "expire_at_cap", "dead_letter", "compensation_failed"]
     declared["events"] = [event for event in declared["events"] if event["name"] != "job_failed"]
 
 
 REMOVALS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "a state": (
         _without_failed,
-        ["state failed is gone", "path exhaust from running is gone", "path fatal from running is gone",
-         "event job_failed on fatal is gone", "event job_failed on exhaust>failed is gone"],
+        ["state failed is gone", "path exhaust from running is gone", "path fatal from running changed",
+         "path fatal from running is gone", "event job_failed on fatal is gone",
+         "event job_failed on exhaust>failed is gone",
+         "event job_dead_lettered on fatal>dead_lettered is gone"],
     ),
     "an event": (lambda d: d["events"].pop(7), ["event job_heartbeat on heartbeat is gone"]),
     "an event's key": (

@@ -21,11 +21,11 @@ from tenure.contract import (
     Retryable,
     Verdict,
     View,
-    from_description,
     paths,
 )  # fmt: skip
 from tenure.contracts import BUILT_IN
 from tenure.errors import ContractError, Unsound
+from tenure.versions import from_description
 
 PHASE27, DISPATCHER, GATE_B2 = BUILT_IN["phase27"], BUILT_IN["dispatcher"], BUILT_IN["gate_b2"]
 RELIABILITY, SIMPLE, STANDARD = BUILT_IN["reliability"], BUILT_IN["simple"], BUILT_IN["standard"]
@@ -188,7 +188,9 @@ LIVES: Mapping[str, tuple[Break, list[str]]] = {
     ),
     "an active state that cannot succeed": (
         lambda: described(RELIABILITY, lambda d: d["states"].update(assigned=["leased", "active"])),
-        ["state assigned is never reached as active", "state assigned is active, but no succeed path leads on"],
+        ["state assigned is never reached as active", "state assigned is active, but no succeed path leads on",
+         "retryable: class TransientError leads to retry, but assigned has no such path",
+         "retryable: class PermanentError leads to fatal, but assigned has no such path"],
     ),
     "a dead worker's job without a way back": (
         lambda: without(PHASE27, "reclaim"),

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from tenure.errors import Unsound
+
 Role = Literal["ready", "waiting", "leased", "active", "settling", "done"]
 ROLES: tuple[Role, ...] = get_args(Role)
 HELD: frozenset[Role] = frozenset({"leased", "active"})
@@ -262,6 +264,8 @@ class Contract:
     def with_numbers(self, numbers: Mapping[str, int]) -> Contract:
         """The same machine with other numbers; raises `Unsound` outside the contract's ranges."""
         lease, budget, backoff = self.lease, self.budget, self.backoff
+        if unknown := sorted(number for number in numbers if self.numbers().get(number) is None):
+            raise Unsound(self.name, [f"has no number {number}" for number in unknown])
         if "lease_ms" in numbers:
             lease = replace(lease, default_ms=numbers["lease_ms"])
         if "heartbeat_ms" in numbers and lease.heartbeat:

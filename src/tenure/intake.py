@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from tenure.contract import Contract
 from tenure.errors import BadInput, PayloadTooLarge
-from tenure.job import NewJob
+from tenure.job import Held, NewJob
 
 MAX_BYTES = 1_048_576
 MAX_DEPTH = 200
+MAX_ID = 2**63 - 1
+MAX_CLAIMS = 2**31 - 1
 MAX_BATCH = 10_000
 MAX_DELAY_MS = 10 * 366 * 86_400_000
 
 #: How long the names may be that a caller gives.
 LENGTHS: Mapping[str, int] = {
     "type": 200, "queue": 100, "tenant_id": 100, "key": 255, "trace_id": 200, "correlation_id": 200, "worker": 200,
+    "created_by": 200,
     "actor": 200,
 }  # fmt: skip
 
@@ -53,8 +56,6 @@ def _storable_name(kind: str, value: str) -> str:
 
 def document(kind: str, value: Any, max_bytes: int = MAX_BYTES) -> str:
     """A value as JSON text that PostgreSQL can store."""
-    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise BadInput(f"{kind} is not JSON: its keys must be texts")
     try:
         text = _encode(value)
         size = len(text) if text.isascii() else len(text.encode())
@@ -70,8 +71,8 @@ def document(kind: str, value: Any, max_bytes: int = MAX_BYTES) -> str:
         )
     if "\\u0000" in text and _NUL.search(text):
         raise BadInput(f"{kind} contains a NUL character, which PostgreSQL cannot store; remove it")
-    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-        raise BadInput(f"{kind} is nested deeper than {MAX_DEPTH} levels; flatten it")
+    if isinstance(value, (dict, list, tuple)):
+        _walk(kind, value)
     return text
 
 
@@ -92,6 +93,14 @@ def token(value: Any) -> UUID:
         return UUID(str(value))
     except ValueError:
         raise BadInput(f"{value!r} is not a UUID; a claim key and a lease token are") from None
+
+
+def held(one: Held) -> Held:
+    """A holder's proof, as a claim gave it."""
+    whole("id", one.id, 1, MAX_ID)
+    whole("claims", one.claims, 0, MAX_CLAIMS)
+    one.token = token(one.token)
+    return one
 
 
 def limit(contract: Contract, value: int | None) -> int:
@@ -126,16 +135,30 @@ def new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -> tupl
         given: Any = job.run_at  # whatever the caller's type checker let through
         if not isinstance(given, datetime) or given.tzinfo is None:
             raise BadInput(f"run_at must be a datetime with a time zone, not {job.run_at!r}")
+        moment("run_at", given)
     return document("payload", job.payload, max_bytes), limit(contract, job.max_attempts)
 
 
-def _depth(value: Any) -> int:
-    deepest, standing = 0, [(value, 1)]
+def moment(kind: str, value: datetime) -> datetime:
+    """A time in UTC, so that one moment is one value whatever its zone."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise BadInput(f"{kind} is {value}, which no calendar has in UTC") from None
+
+
+def _walk(kind: str, value: Any) -> None:
+    """Refuse what the encoder would let pass: keys that are not texts, and bottomless nesting."""
+    standing = [(value, 1)]
     while standing:
         item, depth = standing.pop()
-        deepest = max(deepest, depth)
+        if depth > MAX_DEPTH:
+            raise BadInput(f"{kind} is nested deeper than {MAX_DEPTH} levels; flatten it")
         if isinstance(item, dict):
-            standing.extend((part, depth + 1) for part in item.values())
-        elif isinstance(item, (list, tuple)):
-            standing.extend((part, depth + 1) for part in item)
-    return deepest
+            for key in item:
+                if not isinstance(key, str):
+                    raise BadInput(f"{kind} is not JSON: its keys must be texts, not {key!r}")
+            item = item.values()
+        for part in item:
+            if isinstance(part, (dict, list, tuple)):
+                standing.append((part, depth + 1))

@@ -127,18 +127,21 @@ class Failure:
 
     def facts(self) -> Mapping[str, Any]:
         """The failure as JSON values, without what is not known."""
-        known = {
-            "type": self.type, "message": self.message, "code": self.code, "stack": self.stack, "stage": self.stage,
-            "retryable": self.retryable,
+        texts = {
+            "type": _storable(self.type, 200), "message": _storable(self.message, 8_000),
+            "code": _storable(self.code, 200), "stack": _storable(self.stack, 64_000),
+            "stage": _storable(self.stage, 200), "retryable": self.retryable,
         }  # fmt: skip
-        return {name: _storable(value) for name, value in known.items() if value is not None}
+        return {name: value for name, value in texts.items() if value is not None}
 
 
-def _storable(value: Any) -> Any:
-    """A failure must always be reportable: what PostgreSQL cannot store is shown escaped."""
-    if not isinstance(value, str):
-        return value
-    return value.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+def _storable(text: str | None, longest: int) -> str | None:
+    """A failure must always be reportable: what cannot be stored is escaped, what is too long loses its middle."""
+    if text is None:
+        return None
+    if len(text) > longest:
+        text = f"{text[: longest // 2]} … {text[-longest // 2 :]}"
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 UPKEEP: Final = "tenure:upkeep"

@@ -6,9 +6,11 @@ The checks walk (state, role) pairs, because one name can be a step in one path 
 from __future__ import annotations
 
 import re
+from collections import Counter as Counted
 from collections.abc import Callable, Iterable
+from typing import get_args
 
-from tenure.contract import HELD, ROLES, TRIGGERS, Contract, Hop, Path, Role
+from tenure.contract import HELD, ROLES, TRIGGERS, Contract, Due, Hop, Path, Role
 from tenure.errors import Unsound
 from tenure.fields import FIELDS
 
@@ -49,6 +51,8 @@ def _hops(contract: Contract) -> Iterable[str]:
             yield f"{where}: unknown trigger; triggers are {', '.join(sorted(TRIGGERS))}"
         if not path.hops:
             yield f"{where}: no hop"
+        if path.due not in get_args(Due):
+            yield f"{where}: unknown due {path.due!r}; it is one of {', '.join(get_args(Due))}"
         for source in path.sources:
             if source not in contract.states:
                 yield f"{where}: unknown source state {source}"
@@ -143,7 +147,7 @@ def _ways_back(contract: Contract) -> Iterable[str]:
         if path.end.role != "ready":
             yield f"path promote: ends in {path.end.state}, which is not ready"
     for path in contract.paths:
-        if path.trigger in EPOCH_ENDS:
+        if path.trigger in EPOCH_ENDS or not path.hops:
             continue
         for source in path.sources:
             live = [role for role in contract.states.get(source, ()) if role in _RANK and role != "done"]
@@ -161,6 +165,9 @@ def _counts(contract: Contract) -> Iterable[str]:
 
 def _letters(contract: Contract) -> Iterable[str]:
     letters = contract.dead_letters
+    if letters.mode not in ("none", "record", "staged"):
+        yield f"dead letters: unknown mode {letters.mode!r}; modes are none, record and staged"
+        return
     written = {path.letter for path in contract.paths if path.letter}
     if letters.mode == "none":
         for path in contract.paths:
@@ -169,14 +176,16 @@ def _letters(contract: Contract) -> Iterable[str]:
         return
     for reason in sorted(reason for reason in written if letters.reasons and reason not in letters.reasons):
         yield f"dead letter reason {reason!r} is not one of the declared reasons"
-    kept = {path.end.state for path in contract.paths if path.letter}
+    kept = {path.end.state for path in contract.paths if path.letter and path.hops}
     for path in contract.paths:
-        if path.end.role == "done" and path.end.state in kept and not path.letter:
+        if path.hops and path.end.role == "done" and path.end.state in kept and not path.letter:
             yield f"path {path.trigger}: reaches {path.end.state} around the dead-letter record"
     if letters.mode == "staged":
         for path in contract.paths:
             if path.letter and path.trigger != "settle":
                 yield f"path {path.trigger}: a staged dead letter is written by settle alone"
+            if path.trigger == "settle" and not path.letter:
+                yield "path settle: ends a job without the dead letter that a staged contract promises"
 
 
 def _projections(contract: Contract) -> Iterable[str]:
@@ -190,7 +199,15 @@ def _projections(contract: Contract) -> Iterable[str]:
         for key, field in event.keys.items():
             if field not in FIELDS["events"]:
                 yield f"event {event.name}: key {key} names the unknown field {field}"
+    for name, count in Counted(view.name for view in contract.views).items():
+        if count > 1:
+            yield f"view {name}: declared {count} times"
     for view in contract.views:
+        if view.rows not in FIELDS:
+            yield f"view {view.name}: unknown rows {view.rows!r}; rows are {', '.join(FIELDS)}"
+            continue
+        if view.rows == "events" and not contract.events:
+            yield f"view {view.name}: shows events, but the contract declares none"
         fields = FIELDS[view.rows]
         for column, field in view.columns.items():
             if field not in fields:
@@ -223,6 +240,21 @@ def _numbers(contract: Contract) -> Iterable[str]:
             yield f"knob {name} sets the unknown number {number}"
 
 
+def _verdicts(contract: Contract) -> Iterable[str]:
+    """Every answer to a failure must be a path: a holder could otherwise never report it."""
+    possible = {"any": ["retry"], "flag": ["retry", "fatal"], "class": ["retry", "fatal"]}[contract.retryable.rule]
+    given = contract.retryable.classes
+    named = {verdict.trigger: f"class {name}" for name, verdict in given.items()}
+    for trigger in dict.fromkeys([*possible, *named]):
+        for state in _states_in(contract, "active"):
+            if contract.path(trigger, state) is None:
+                yield f"retryable: {named.get(trigger, 'an error')} leads to {trigger}, but {state} has no such path"
+    reasons = contract.dead_letters.reasons
+    for name, verdict in given.items():
+        if verdict.reason and reasons and verdict.reason not in reasons:
+            yield f"retryable: class {name} gives the undeclared dead letter reason {verdict.reason!r}"
+
+
 def _within(name: str, value: int, low: int, high: int) -> Iterable[str]:
     if not low <= value <= high:
         yield f"{name} is {value}, outside {low}..{high}"
@@ -242,5 +274,5 @@ def _settles(contract: Contract, hop: Hop) -> bool:
 
 
 CHECKS: tuple[Callable[[Contract], Iterable[str]], ...] = (
-    _names, _hops, _reachable, _claims, _ends, _ways_back, _counts, _letters, _projections, _numbers,
+    _names, _hops, _reachable, _claims, _ends, _ways_back, _counts, _letters, _verdicts, _projections, _numbers,
 )  # fmt: skip

@@ -69,6 +69,15 @@ def differences(old: Contract, new: Contract) -> Iterable[str]:
         yield f"the initial state changed from {old.initial} to {new.initial}"
     if old.counter != new.counter:
         yield f"the counter changed from {old.counter} to {new.counter}"
+    if old.invalid_transition != new.invalid_transition:
+        yield f"the code of an invalid transition changed from {old.invalid_transition} to {new.invalid_transition}"
+    for mode in old.cancel_modes:
+        if mode not in new.cancel_modes:
+            yield f"cancel mode {mode} is gone"
+    for reason in old.dead_letters.reasons:
+        if reason not in new.dead_letters.reasons:
+            yield f"dead letter reason {reason} is gone"
+    yield from _lost_views(old, new)
     for path in old.paths:
         for source in path.sources:
             now = new.path(path.trigger, source, path.choice)
@@ -84,3 +93,20 @@ def differences(old: Contract, new: Contract) -> Iterable[str]:
                 yield f"event {event.name} on {on} is gone"
             elif not dict(event.keys).items() <= dict(successor.keys).items():
                 yield f"event {event.name} on {on} lost or renamed a key"
+
+
+def _lost_views(old: Contract, new: Contract) -> Iterable[str]:
+    views = {view.name: view for view in new.views}
+    for view in old.views:
+        if view.name not in views:
+            yield f"view {view.name} is gone"
+            continue
+        successor = views[view.name]
+        if successor.rows != view.rows:
+            yield f"view {view.name} shows {successor.rows} instead of {view.rows}"
+        for column, field in view.columns.items():
+            if successor.columns.get(column) != field:
+                yield f"view {view.name}: column {column} is gone or shows something else"
+        for column, keys in view.objects.items():
+            if not keys.items() <= successor.objects.get(column, {}).items():
+                yield f"view {view.name}: column {column} lost or renamed a key"

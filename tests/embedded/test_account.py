@@ -54,9 +54,7 @@ def home_of(uid: int, parent: Path, binaries: Path) -> Path:
 
 
 @root_only
-def test_root_runs_the_server_in_a_user_namespace(
-    directory: Path, binaries: Path, postmaster: Postmaster
-) -> None:
+def test_root_runs_the_server_in_a_user_namespace(directory: Path, binaries: Path, postmaster: Postmaster) -> None:
     directory.parent.chmod(0o700)
     with Cluster(directory, binaries=binaries):
         pid = postmaster(directory)
@@ -129,9 +127,7 @@ def test_an_ordinary_user_needs_nothing_and_root_serves_them_under_their_name(
 
 
 @root_only
-def test_a_user_without_a_name_borrows_one(
-    open_directory: Path, wheel: Path, ask: Ask, postmaster: Postmaster
-) -> None:
+def test_a_user_without_a_name_borrows_one(open_directory: Path, wheel: Path, ask: Ask, postmaster: Postmaster) -> None:
     directory = home_of(NAMELESS, open_directory, wheel)
     with Holder(directory, wheel, become=NAMELESS) as holder:
         assert ask(holder.dsn(), "select 1") == "1"

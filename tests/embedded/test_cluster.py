@@ -137,9 +137,7 @@ def test_a_long_path_gets_a_short_private_socket(tmp_path: Path, binaries: Path,
     socket_directory.rmdir()
 
 
-def test_a_server_that_gives_up_shows_its_log_at_once(
-    directory: Path, binaries: Path, postmaster: Postmaster
-) -> None:
+def test_a_server_that_gives_up_shows_its_log_at_once(directory: Path, binaries: Path, postmaster: Postmaster) -> None:
     began = time.monotonic()
     with pytest.raises(StartFailed, match='parameter "shared_buffers"'):
         Cluster(directory, binaries=binaries, settings={"shared_buffers": "plenty"}).acquire()

@@ -56,9 +56,7 @@ def test_a_killed_server_is_started_again_though_its_children_linger(
         os.kill(killed, signal.SIGKILL)
         with Cluster(directory, binaries=binaries) as cluster:
             assert postmaster(directory) not in (0, killed)
-            assert lines[6] not in (directory / "data" / "postmaster.pid").read_text(), (
-                "an orphan's memory was shared"
-            )
+            assert lines[6] not in (directory / "data" / "postmaster.pid").read_text(), "an orphan's memory was shared"
             assert ask(cluster.dsn, "select answer from committed") == "7"
         busy.wait(10)
         assert postmaster(directory) != 0, "the first holder holds the new server"

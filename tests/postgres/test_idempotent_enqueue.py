@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import uuid4
 
@@ -231,3 +232,10 @@ async def test_first_use_that_stays_open_is_a_typed_refusal(
         with pytest.raises(Refused):
             await store.enqueue(WELCOME)
     first.connection.commit()
+
+
+async def test_the_same_moment_in_another_zone_is_the_same_body(store: Store) -> None:
+    noon = datetime(2030, 5, 1, 12, tzinfo=UTC)
+    first = await store.enqueue(NewJob("t", run_at=noon, key="k"))
+    far_east = noon.astimezone(timezone(timedelta(hours=20)))  # a zone that PostgreSQL itself would refuse
+    assert await store.enqueue(NewJob("t", run_at=far_east, key="k")) == Enqueued(first.job_id, made=False)

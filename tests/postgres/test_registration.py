@@ -21,7 +21,6 @@ from tenure.contract import (
     Retryable,
     Verdict,
     View,
-    from_description,
     paths,
     states,
 )
@@ -31,6 +30,7 @@ from tenure.job import Failure, Job, NewJob
 from tenure.outcome import Moved
 from tenure.postgres.migrate import Report, migrate
 from tenure.postgres.store import Store
+from tenure.versions import from_description
 from tests.harness import Harness
 
 pytestmark = pytest.mark.core

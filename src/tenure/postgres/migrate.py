@@ -99,10 +99,15 @@ def migrate(
                         (migration.number, migration.name, migration.checksum),
                     )
                 report.applied.append(migration.name)
-            for contract in contracts.values():
-                if _register(connection, contract):
-                    report.registered.append(f"{contract.name} {contract.version}")
-            report.rebuilt.extend(_rebuild_checks(connection))
+            new = [contract for contract in contracts.values() if _is_new(connection, contract)]
+            # Before registering: a contract whose states the CHECK refuses could not be used.
+            report.rebuilt.extend(_rebuild_checks(connection, new))
+            for contract in new:
+                connection.execute(
+                    "insert into tenure.contract (name, version, digest, declaration) values (%s, %s, %s, %s)",
+                    (contract.name, contract.version, contract.digest(), json.dumps(contract.describe())),
+                )
+                report.registered.append(f"{contract.name} {contract.version}")
             report.rebuilt.extend(_rebuild_views(connection, contracts.values()))
             row = connection.execute("select tenure.extend_ranges(4)").fetchone()
             report.ranges = row[0] if row else 0
@@ -132,7 +137,7 @@ def printed(contracts: Mapping[str, Contract] = BUILT_IN, *, grants: bool = Fals
             f"{literal(json.dumps(contract.describe()))}) on conflict do nothing;"
         )
     states = {name: sorted(contracts[name].states) for name in sorted(contracts)}
-    parts.extend(";\n".join(_check_sql(table, states)) + ";" for table in _TABLES)
+    parts.extend(";\n".join(step) + ";" for step in _check_sql(_TABLES, states))
     for contract in contracts.values():
         parts.append(f"create schema if not exists {quoted(schema(contract))};")
         parts.extend(";\n".join(_view_sql(name, select)) + ";" for name, select in view_statements(contract))
@@ -168,7 +173,8 @@ def _pending(connection: psycopg.Connection[Any]) -> list[Migration]:
     return [migration for number, migration in sorted(ours.items()) if number not in applied]
 
 
-def _register(connection: psycopg.Connection[Any], contract: Contract) -> bool:
+def _is_new(connection: psycopg.Connection[Any], contract: Contract) -> bool:
+    """Whether this version is yet to be registered; refuses a changed machine and a change that takes away."""
     rows = connection.execute(
         "select version, digest, declaration from tenure.contract where name = %s order by registered_at",
         (contract.name,),
@@ -189,44 +195,62 @@ def _register(connection: psycopg.Connection[Any], contract: Contract) -> bool:
                 + "; ".join(lost)
                 + ". Next: keep what was there, or give the contract a new name"
             )
-    connection.execute(
-        "insert into tenure.contract (name, version, digest, declaration) values (%s, %s, %s, %s)",
-        (contract.name, contract.version, contract.digest(), json.dumps(contract.describe())),
-    )
     return True
 
 
-def _rebuild_checks(connection: psycopg.Connection[Any]) -> Iterable[str]:
+def _rebuild_checks(connection: psycopg.Connection[Any], new: Iterable[Contract]) -> list[str]:
     """The states that a row's contract knows, as a CHECK: every version's, so that old rows stay valid."""
     states: dict[str, list[str]] = {}
-    for name, declaration in connection.execute("select name, declaration from tenure.contract order by name"):
-        states[name] = sorted({*states.get(name, []), *declaration["states"]})
-    for table in _TABLES:
-        row = connection.execute(
-            "select obj_description(oid, 'pg_constraint') from pg_constraint "
-            "where conname = %s and conrelid = %s::regclass",
-            (f"{table}_state", f"tenure.{table}"),
-        ).fetchone()
-        if row and row[0] == _fingerprint(json.dumps(states)):
-            continue
-        for statement in _check_sql(table, states):
-            connection.execute(statement.encode())
-        yield f"CHECK on tenure.{table}"
+    registered = connection.execute("select name, declaration -> 'states' from tenure.contract").fetchall()
+    for name, known in [*registered, *((contract.name, contract.states) for contract in new)]:
+        states[name] = sorted({*states.get(name, []), *known})
+    states = {name: states[name] for name in sorted(states)}
+    stale = [table for table in _TABLES if _comment(connection, table) != _fingerprint(json.dumps(states))]
+    if stale:
+        add, validate, put_in_place = _check_sql(_TABLES, states)
+        # All tables or none: what one locked table stops has changed nothing on the other.
+        with connection.transaction():
+            _execute(connection, add)
+        _execute(connection, validate)
+        with connection.transaction():
+            _execute(connection, put_in_place)
+    return [f"CHECK on tenure.{table}" for table in stale]
 
 
-def _check_sql(table: str, states: Mapping[str, list[str]]) -> list[str]:
+def _comment(connection: psycopg.Connection[Any], table: str) -> str | None:
+    row = connection.execute(
+        "select obj_description(oid, 'pg_constraint') from pg_constraint "
+        "where conname = %s and conrelid = %s::regclass",
+        (f"{table}_state", f"tenure.{table}"),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def _execute(connection: psycopg.Connection[Any], statements: Iterable[str]) -> None:
+    for statement in statements:
+        connection.execute(statement.encode())
+
+
+def _check_sql(tables: Iterable[str], states: Mapping[str, list[str]]) -> tuple[list[str], list[str], list[str]]:
+    """Three steps: add without looking (a moment's lock), look (writers go on), put in the old one's place."""
     known = " or ".join(
         f"(contract = {literal(name)} and state in ({', '.join(map(literal, names))}))"
         for name, names in states.items()
     )
-    return [
-        f"alter table tenure.{table} drop constraint if exists {table}_state_new",
-        f"alter table tenure.{table} add constraint {table}_state_new check ({known}) not valid",
-        f"alter table tenure.{table} validate constraint {table}_state_new",
-        f"alter table tenure.{table} drop constraint if exists {table}_state",
-        f"alter table tenure.{table} rename constraint {table}_state_new to {table}_state",
-        f"comment on constraint {table}_state on tenure.{table} is {literal(_fingerprint(json.dumps(states)))}",
-    ]
+    add, validate, put_in_place = [], [], []
+    for table in tables:
+        alter = f"alter table tenure.{table}"
+        add += [
+            f"{alter} drop constraint if exists {table}_state_new",
+            f"{alter} add constraint {table}_state_new check ({known}) not valid",
+        ]
+        validate.append(f"{alter} validate constraint {table}_state_new")
+        put_in_place += [
+            f"{alter} drop constraint if exists {table}_state",
+            f"{alter} rename constraint {table}_state_new to {table}_state",
+            f"comment on constraint {table}_state on tenure.{table} is {literal(_fingerprint(json.dumps(states)))}",
+        ]
+    return add, validate, put_in_place
 
 
 def _rebuild_views(connection: psycopg.Connection[Any], contracts: Iterable[Contract]) -> Iterable[str]:
@@ -237,8 +261,7 @@ def _rebuild_views(connection: psycopg.Connection[Any], contracts: Iterable[Cont
             if row and row[0] == _fingerprint(select):
                 continue
             with connection.transaction():
-                for statement in _view_sql(name, select):
-                    connection.execute(statement.encode())
+                _execute(connection, _view_sql(name, select))
             yield f"view {name}".replace('"', "")
 
 

@@ -49,9 +49,9 @@ class Registry:
             raise UnknownContract(f"no contract {wanted!r} is registered; registered are: {known}")
         return found
 
-    def names(self) -> tuple[str, ...]:
-        """The contracts known, by name."""
-        return tuple(sorted(self._newest))
+    def versions(self, name: str) -> list[Machine]:
+        """The machines of every known version of a contract: upkeep moves old rows by their own."""
+        return [machine for (known, _), machine in self._machines.items() if known == name]
 
     def find(self, name: str, version: str | None = None) -> Machine | None:
         """The machine of a contract if this process knows it already."""

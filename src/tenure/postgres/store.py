@@ -26,6 +26,7 @@ from tenure.postgres.gate import Batch, of
 from tenure.postgres.machine import Machine
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, Row, run, statement
+from tenure.postgres.verbs import Taking
 
 T = TypeVar("T")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
@@ -63,6 +64,8 @@ class Store:
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, created_by: str | None = None) -> list[Enqueued | Refused]:
         """Make jobs, a statement per contract; answers in the order asked."""
+        if created_by is not None:
+            intake.name("created_by", created_by)
         answers: dict[int, Enqueued | Refused] = {}
         groups: dict[tuple[str, str | None], list[int]] = {}
         for n, job in enumerate(jobs):
@@ -105,17 +108,13 @@ class Store:
         lease_ms: int | None = None,
     ) -> list[Job]:
         """Take due jobs. The same claim key again: the same jobs, while they are held, else a stale lease."""
-        machine = await self._machine(contract)
+        if isinstance(queues, str) or not queues:
+            raise BadInput(f"name at least one queue, in a list of queues, not {queues!r}")
         for queue in queues:
             intake.name("queue", queue)
-        if not queues:
-            raise BadInput("name at least one queue to claim from")
-        intake.name("worker", worker)
         intake.whole("limit", limit, 1, intake.MAX_BATCH)
-        lease = intake.lease_ms(machine.contract, lease_ms)
-        key = intake.token(claim_key) if claim_key is not None else uuid4()
-        repeatable = claim_key is not None
-        return await self._run(lambda: verbs.claim(machine, queues, worker, limit, key, lease, repeatable, self._job))
+        versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
+        return await self._run(lambda: verbs.claim(versions, queues, limit, taking, self._job))
 
     async def claim_by_id(
         self,
@@ -127,11 +126,22 @@ class Store:
         lease_ms: int | None = None,
     ) -> list[Job | Refused]:
         """Take these jobs, or say of each why not."""
+        for job_id in ids:
+            intake.whole("id", job_id, 1, intake.MAX_ID)
+        versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
+        return await self._run(lambda: verbs.claim_by_id(versions, ids, taking, self._job))
+
+    async def _taking(
+        self, contract: str, worker: str, claim_key: UUID | str | None, lease_ms: int | None
+    ) -> tuple[list[Machine], Taking]:
         machine = await self._machine(contract)
-        intake.name("worker", worker)
-        lease = intake.lease_ms(machine.contract, lease_ms)
-        key = intake.token(claim_key) if claim_key is not None else uuid4()
-        return await self._run(lambda: verbs.claim_by_id(machine, ids, worker, key, lease, self._job))
+        taking = Taking(
+            key=uuid4() if claim_key is None else intake.token(claim_key),
+            worker=intake.name("worker", worker),
+            lease_ms=intake.lease_ms(machine.contract, lease_ms),
+            repeatable=claim_key is not None,
+        )
+        return self._registry.versions(contract), taking
 
     async def start(self, held: Held) -> Moved | None:
         """Say that the handler begins; None under a contract without that step."""
@@ -154,6 +164,7 @@ class Store:
 
     async def succeed_many(self, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
         """End jobs well."""
+        _same_length(held, results, "results")
         texts = None if results is None else [self._result(result) for result in results]
 
         async def succeed(machine: Machine, part: Sequence[int]) -> list[Outcome]:
@@ -169,6 +180,7 @@ class Store:
 
     async def fail_many(self, held: Sequence[Held], failures: Sequence[Failure]) -> list[Outcome]:
         """Report failures."""
+        _same_length(held, failures, "failures")
 
         async def fail(machine: Machine, part: Sequence[int]) -> list[Outcome]:
             mine, told = [held[n] for n in part], [failures[n] for n in part]
@@ -178,15 +190,15 @@ class Store:
 
     async def reap(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Close the leases of this contract that ran out."""
-        return await self._upkeep(contract, lambda machine: verbs.reap(machine, limit))
+        return await self._upkeep(contract, limit, verbs.reap)
 
     async def promote(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Make this contract's waiting jobs ready whose time has come."""
-        return await self._upkeep(contract, lambda machine: verbs.promote(machine, limit))
+        return await self._upkeep(contract, limit, verbs.promote)
 
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """End this contract's jobs that a crash left at a commit point."""
-        return await self._upkeep(contract, lambda machine: verbs.settle(machine, limit))
+        return await self._upkeep(contract, limit, verbs.settle)
 
     async def extend_ranges(self, ahead: int = 4) -> int:
         """Make id ranges ahead; how many were made."""
@@ -208,9 +220,17 @@ class Store:
         ((jobs, hops, broken, disagreeing),) = await self._run(lambda: _ask("agreement", {}))
         return jobs, hops, broken, disagreeing
 
-    async def _upkeep(self, contract: str, plan: Callable[[Machine], Plan[list[Outcome]]]) -> list[Outcome]:
-        machine = await self._machine(contract)
-        return await self._run(lambda: plan(machine))
+    async def _upkeep(
+        self, contract: str, limit: int, plan: Callable[[Machine, int], Plan[list[Outcome]]]
+    ) -> list[Outcome]:
+        """Run a round for every version of a contract, also for one that was registered a moment ago."""
+        intake.whole("limit", limit, 1, intake.MAX_BATCH)
+        await self._run(self._registry.load)
+        await self._machine(contract)
+        outcomes: list[Outcome] = []
+        for machine in self._registry.versions(contract):
+            outcomes += await self._run(lambda machine=machine: plan(machine, limit))  # type: ignore[misc]
+        return outcomes
 
     async def _finish(self, machine: Machine, verb: str, batch: Batch) -> list[Outcome]:
         try:
@@ -227,6 +247,8 @@ class Store:
         """Send each contract's jobs in a batch of their own; answers in the order asked."""
         groups: dict[tuple[str, str], list[int]] = {}
         for n, one in enumerate(held):
+            if not (type(one.token) is UUID and 0 < one.id <= intake.MAX_ID and 0 <= one.claims <= intake.MAX_CLAIMS):
+                intake.held(one)
             groups.setdefault((one.contract, one.version), []).append(n)
         answers: list[Any] = [None] * len(held)
         for (name, version), part in groups.items():
@@ -256,6 +278,11 @@ class Store:
 
     def _job(self, row: Row) -> Job:
         return Job._make((*row, self._registry.installation))
+
+
+def _same_length(held: Sequence[Held], values: Sequence[Any] | None, what: str) -> None:
+    if values is not None and len(values) != len(held):
+        raise BadInput(f"{len(held)} jobs with {len(values)} {what}: give one for each")
 
 
 def _ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:

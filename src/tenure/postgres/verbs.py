@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -53,55 +54,65 @@ def enqueue(
     return [answers[n] for n in range(len(jobs))]
 
 
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """Who claims, for how long, and under which key; a key that the caller gave can be asked with again."""
+
+    key: UUID
+    worker: str
+    lease_ms: int
+    repeatable: bool
+
+    def values(self) -> dict[str, Any]:
+        """The parameters that a claim has in common with a claim by id."""
+        return {"claim_key": self.key, "owner": self.worker, "lease_ms": self.lease_ms}
+
+
 def claim(
-    machine: Machine, queues: Sequence[str], worker: str, limit: int, key: UUID, lease_ms: int, repeatable: bool,
-    job: Callable[[Row], Job],
-) -> Plan[list[Job]]:  # fmt: skip
+    versions: Sequence[Machine], queues: Sequence[str], limit: int, taking: Taking, job: Callable[[Row], Job]
+) -> Plan[list[Job]]:
     """Take due jobs under one new lease each. With a repeatable key, a second call gets the same jobs."""
-    if machine.contract.lease.closed_by_claim:
-        yield from reap(machine, limit, queues=queues)
-    rows = yield statement(
-        "claim",
-        {
-            **machine.claim,
-            "queues": list(queues),
-            "limit": limit,
-            "claim_key": key,
-            "owner": worker,
-            "lease_ms": lease_ms,
-        },
-    )
-    won = [job((*row[1:], key)) for row in rows if row[1] is not None]
+    machine = versions[-1]  # all versions claim in the same way
+    yield from _close_expired(versions, limit, queues=queues)
+    values = {**machine.claim, **taking.values(), "queues": list(queues), "limit": limit}
+    rows = yield statement("claim", values)
+    won = [job((*row[1:], taking.key)) for row in rows if row[1] is not None]
     if won:
         return won
     if rows[0][0]:
-        yield statement("forget_claim", {"claim_key": key})
-    elif repeatable:
-        return (yield from _repeat(machine, key, job))
+        yield statement("forget_claim", {"claim_key": taking.key})
+    elif taking.repeatable:
+        return (yield from _repeat(machine, taking.key, job))
     return []
 
 
 def claim_by_id(
-    machine: Machine, ids: Sequence[int], worker: str, key: UUID, lease_ms: int, job: Callable[[Row], Job]
+    versions: Sequence[Machine], ids: Sequence[int], taking: Taking, job: Callable[[Row], Job]
 ) -> Plan[list[Job | Refused]]:
     """Take these jobs, waiting for their rows; each that cannot be had says why."""
-    if machine.contract.lease.closed_by_claim:
-        yield from reap(machine, len(ids), ids=ids)
-    extra = {"claim_key": key, "owner": worker, "lease_ms": lease_ms, "actor": worker}
-    outcomes = yield from move(machine, "claim", Batch(ids), extra)
+    machine = versions[-1]
+    yield from _close_expired(versions, len(ids), ids=ids)
+    outcomes = yield from move(machine, "claim", Batch(ids), {**taking.values(), "actor": taking.worker})
     if outcomes is None:
-        won = yield from _repeat(machine, key, job)
-    else:
-        won = [job(row) for row in (yield statement("held", {**machine.claim, "claim_key": key}))]
-    held: dict[int, Job] = {each.id: each for each in won}
-    if outcomes is None:
-        return [held.get(job_id) or StaleLease(job_id) for job_id in ids]
-    if not held:
-        yield statement("forget_claim", {"claim_key": key})
+        won = {each.id: each for each in (yield from _repeat(machine, taking.key, job))}
+        return [won.get(job_id) or StaleLease(job_id) for job_id in ids]
+    rows = yield statement("held", {**machine.claim, "claim_key": taking.key})
+    won = {each.id: each for each in map(job, rows)}
+    if not won:
+        yield statement("forget_claim", {"claim_key": taking.key})
     return [
-        outcome if isinstance(outcome, Refused) else held.get(outcome.job_id) or StaleLease(outcome.job_id)
+        outcome if isinstance(outcome, Refused) else won.get(outcome.job_id) or StaleLease(outcome.job_id)
         for outcome in outcomes
     ]
+
+
+def _close_expired(
+    versions: Sequence[Machine], limit: int, *, queues: Sequence[str] | None = None, ids: Sequence[int] | None = None
+) -> Plan[None]:
+    """Where a contract's claim does so, close what expired among the rows it looks at."""
+    for machine in versions:
+        if machine.contract.lease.closed_by_claim:
+            yield from reap(machine, limit, queues=queues, ids=ids)
 
 
 def _repeat(machine: Machine, key: UUID, job: Callable[[Row], Job]) -> Plan[list[Job]]:
@@ -246,7 +257,7 @@ def _new_rows(
         **_column("priority", [job.priority for job in chosen]),
         **_column("limit", [checked[n][1] for n in which]),
         "payloads": [checked[n][0] for n in which],
-        "dues": _if_any([job.run_at for job in chosen]),
+        "dues": _if_any([job.run_at and intake.moment("run_at", job.run_at) for job in chosen]),
         "delays": _if_any([job.delay_ms for job in chosen]),
         "traces": _if_any([job.trace_id for job in chosen]),
         "correlations": _if_any([job.correlation_id for job in chosen]),
@@ -268,7 +279,8 @@ def _body_hash(machine: Machine, job: NewJob) -> str:
     """What must be equal for a repeated key to be the same request."""
     body = {
         "contract": machine.contract.name, "type": job.type, "queue": job.queue, "priority": job.priority,
-        "max_attempts": job.max_attempts, "run_at": job.run_at and job.run_at.isoformat(), "delay_ms": job.delay_ms,
+        "max_attempts": job.max_attempts, "run_at": job.run_at and intake.moment("run_at", job.run_at).isoformat(),
+        "delay_ms": job.delay_ms,
         "payload": job.payload,
     }  # fmt: skip
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

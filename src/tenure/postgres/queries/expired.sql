@@ -1,7 +1,7 @@
 -- Whose lease has run out, or whose holder missed its beats? Skip locked rows: somebody is moving them right now.
 select id
 from tenure.job
-where contract = :contract::text and role in ('leased', 'active', 'settling') and role <> 'settling'
+where contract = :contract::text and version = :version::text and role in ('leased', 'active', 'settling') and role <> 'settling'
   and (lease_expires_at < clock_timestamp()
        or last_heartbeat_at + :orphaned_ms::bigint * interval '1 millisecond' < clock_timestamp())
   and (:queues::text[] is null or queue = any (:queues::text[])) and (:ids::bigint[] is null or id = any (:ids::bigint[]))

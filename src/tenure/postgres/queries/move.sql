@@ -28,7 +28,8 @@ locked as materialized (
     cross join lateral (
         select id, state, role, claims, raises, due_at, updated_at, started_at, lease_token, lease_owner,
                lease_expires_at, last_heartbeat_at,
-               contract = :contract::text and version = :version::text as ours,
+               -- Versions only ever add: every version of a contract claims in the same way.
+               contract = :contract::text and (version = :version::text or :verb::text = 'claim') as ours,
                claims < greatest(1, max_attempts + :extra::integer) + raises as in_budget,
                cancel_requested_at is not null as cancelling
         from tenure.job
