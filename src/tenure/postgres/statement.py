@@ -86,17 +86,19 @@ def bound(value: Any) -> Value:
 
 
 def array(values: Iterable[Any]) -> str:
-    """A PostgreSQL array literal."""
-    return "{" + ",".join([_element(value) for value in values]) + "}"
+    """A PostgreSQL array literal. Columns of one kind are written at once: a batch has thousands of values."""
+    listed = list(values)
+    kinds = set(map(type, listed))
+    if kinds == {int}:
+        return "{" + ",".join(map(str, listed)) + "}"
+    if kinds == {str}:
+        # No text has a NUL (PostgreSQL could not store it), so it can stand between them while all are escaped.
+        return '{"' + _escaped("\x00".join(listed)).replace("\x00", '","') + '"}'
+    return "{" + ",".join("NULL" if value is None else f'"{_escaped(str(value))}"' for value in listed) + "}"
 
 
-def _element(value: Any) -> str:
-    if type(value) is int:
-        return str(value)
-    if value is None:
-        return "NULL"
-    text = value if type(value) is str else str(value)
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
