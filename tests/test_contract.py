@@ -49,7 +49,7 @@ NUMBERS: Mapping[str, tuple[Callable[[], Contract], str]] = {
         "heartbeat: at least one missed beat must make an orphan",
     ),
     "a fourth retry where three are frozen": (
-        lambda: GATE_B2.with_numbers({"max_attempts": 4}), "max_attempts is 4, outside 3..3",
+        lambda: GATE_B2.with_numbers({"max_attempts": 4}), "max_attempts is 4; only 3 is accepted",
     ),
     "no attempt at all": (lambda: PHASE27.with_numbers({"max_attempts": 0}), "max_attempts is 0, outside 1..1000"),
     "a backoff of nothing": (

@@ -136,7 +136,7 @@ STATES_AND_HOPS: Mapping[str, tuple[Break, list[str]]] = {
         lambda: replace(PHASE27, name="Phase 27"),
         ["name 'Phase 27' must be lower case letters, digits and _, at most 40"],
     ),
-    "no version": (lambda: replace(PHASE27, version=""), ["version '' must be 1 to 40 characters"]),
+    "no version": (lambda: replace(PHASE27, version=""), ["version '' must be a text of 1 to 40 characters"]),
     "a state whose name is no word": (
         lambda: knowing(PHASE27, "not-a-word", "done"),
         ["state 'not-a-word' must be letters, digits and _, at most 40", "state not-a-word is never reached as done"],
@@ -318,7 +318,7 @@ def test_every_fault_is_said_at_once() -> None:
     with pytest.raises(Unsound) as refusal:
         replace(PHASE27, paths=(*PHASE27.paths, stray), knobs={"TASK_MOOD": "happiness"}, version="")
     assert refusal.value.faults == [
-        "version '' must be 1 to 40 characters",
+        "version '' must be a text of 1 to 40 characters",
         "path cancel: unknown source state paused",
         "path cancel: unknown state gone",
         "knob TASK_MOOD sets the unknown number happiness",

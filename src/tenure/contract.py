@@ -316,6 +316,8 @@ def paths(declared: Mapping[str, tuple[Role, ...]], *rows: tuple[Any, ...]) -> t
 def _path(
     declared: Mapping[str, tuple[Role, ...]], trigger: str, way: str, options: Mapping[str, Any] | None = None
 ) -> Path:
+    if "->" in way or "→" in way:
+        raise Unsound("being declared", [f"path {trigger}: write {way!r} with > between the states"])
     sources, *steps = [step.strip() for step in way.split(">")]
     hops = []
     for step in steps:

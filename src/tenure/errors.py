@@ -18,6 +18,7 @@
     │   ├── SchemaMissing               run `tenure migrate`
     │   ├── SchemaTooNew                this Tenure is older than the database
     │   └── MigrationChanged            an applied migration is not the one in this release
+    ├── CannotConnect                   no connection could be had; nothing was done
     ├── ConnectionLost                  the answer is unknown; repeat the call with the same key
     ├── EmbeddedError                   the embedded PostgreSQL could not be found, made or started
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
@@ -77,7 +78,7 @@ class JobNotFound(Refused):
     code = "JOB_NOT_FOUND"
 
     def __init__(self, job_id: int) -> None:
-        super().__init__(job_id, f"no job has the id {job_id}; Next: check the id with `tenure jobs list`")
+        super().__init__(job_id, f"no job, live or finished, has the id {job_id}. Next: check the id")
 
 
 class InvalidTransition(Refused):
@@ -88,8 +89,8 @@ class InvalidTransition(Refused):
     def __init__(self, job_id: int, trigger: str, state: str, *, contract: str, code: str) -> None:
         super().__init__(
             job_id,
-            f"{code}: job {job_id} is {state}, and contract {contract} has no {trigger} from there; "
-            f"Next: tenure jobs show {job_id}",
+            f"{code}: job {job_id} is {state}, and contract {contract} has no {trigger} from there. "
+            "Next: read the job's log",
             code=code,
         )
         self.trigger = trigger
@@ -119,7 +120,7 @@ class NotDue(Refused):
     code = "NOT_DUE"
 
     def __init__(self, job_id: int, due_at: datetime | None) -> None:
-        super().__init__(job_id, f"job {job_id} is not due before {due_at}; Next: claim it then")
+        super().__init__(job_id, f"job {job_id} is not due before {due_at}. Next: claim it then")
         self.due_at = due_at
 
 
@@ -140,7 +141,7 @@ class IdempotencyConflict(Refused):
 
     def __init__(self, key: str, job_id: int | None) -> None:
         super().__init__(
-            job_id, f"the key {key!r} was used before with another body (job {job_id}); Next: use a new key"
+            job_id, f"the key {key!r} was used before with another body (job {job_id}). Next: use a new key"
         )
         self.key = key
 
@@ -189,6 +190,12 @@ class MigrationChanged(SchemaError):
     """A migration that was applied is not the one in this release."""
 
     code = "E-MIGRATION-CHANGED"
+
+
+class CannotConnect(TenureError):
+    """No connection to the database could be had; nothing was done."""
+
+    code = "E-CANNOT-CONNECT"
 
 
 class ConnectionLost(TenureError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -124,6 +125,17 @@ class Failure:
     stack: str | None = None
     stage: str | None = None
     retryable: bool | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The failure that an exception is; its class's name is the type, its `code` attribute, if any, the code."""
+        code = getattr(error, "code", None)
+        return cls(
+            str(error) or type(error).__name__,
+            type=type(error).__name__,
+            code=code if isinstance(code, str) else None,
+            stack="".join(traceback.format_exception(error)),
+        )
 
     def facts(self) -> Mapping[str, Any]:
         """The failure as JSON values, without what is not known."""

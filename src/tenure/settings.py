@@ -41,11 +41,15 @@ class Settings:
 
 
 def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
-    names = {f"TENURE_{contract.name}_{number}".upper(): number for number in contract.numbers()}
+    prefix = f"TENURE_{contract.name}_".upper()
+    names = {f"{prefix}{number.upper()}": number for number in contract.numbers()}
+    for name in environ:
+        if name.startswith(prefix) and name not in names:
+            raise BadInput(f"{name} is no setting; those of contract {contract.name} are {', '.join(names)}")
     found: dict[str, int] = {}
     source: dict[str, str] = {}
     for name, number in {**names, **contract.knobs}.items():
-        if name not in environ:
+        if not environ.get(name):
             continue
         value = _whole(environ, name, 0)
         if number in found and found[number] != value:

@@ -32,8 +32,13 @@ def check(contract: Contract) -> None:
 def _names(contract: Contract) -> Iterable[str]:
     if not _NAME.match(contract.name):
         yield f"name {contract.name!r} must be lower case letters, digits and _, at most 40"
-    if not contract.version or len(contract.version) > 40:
-        yield f"version {contract.version!r} must be 1 to 40 characters"
+    version: object = contract.version
+    if not isinstance(version, str) or not 0 < len(version) <= 40:
+        yield f"version {version!r} must be a text of 1 to 40 characters"
+    for view in contract.views:
+        for name in (view.name, *view.columns):
+            if not _NAME.match(name):
+                yield f"view {view.name}: {name!r} must be lower case letters, digits and _, at most 40"
     for state, roles in contract.states.items():
         if not _STATE.match(state):
             yield f"state {state!r} must be letters, digits and _, at most 40"
@@ -156,6 +161,10 @@ def _ways_back(contract: Contract) -> Iterable[str]:
 
 
 def _counts(contract: Contract) -> Iterable[str]:
+    on: object = contract.counter.on
+    if isinstance(on, str):
+        yield f"counter {contract.counter.name}: counts on a tuple of triggers, so write ({on!r},)"
+        return
     for trigger in contract.counter.on:
         if trigger not in contract.triggers():
             yield f"counter {contract.counter.name}: counts on {trigger}, but no path has that trigger"
@@ -231,6 +240,8 @@ def _numbers(contract: Contract) -> Iterable[str]:
     yield from _within("max_attempts", budget.default, budget.minimum, budget.maximum)
     yield from _within("backoff_base_ms", backoff.base_ms, 1, 86_400_000)
     yield from _within("backoff_cap_ms", backoff.cap_ms, 1, 604_800_000)
+    if backoff.jitter.form not in ("multiply", "add"):
+        yield f"jitter: unknown form {backoff.jitter.form!r}; forms are multiply and add"
     if backoff.factor < 1:
         yield f"backoff factor {backoff.factor} must be at least 1"
     if not 0 <= backoff.jitter.low <= backoff.jitter.high:
@@ -242,7 +253,11 @@ def _numbers(contract: Contract) -> Iterable[str]:
 
 def _verdicts(contract: Contract) -> Iterable[str]:
     """Every answer to a failure must be a path: a holder could otherwise never report it."""
-    possible = {"any": ["retry"], "flag": ["retry", "fatal"], "class": ["retry", "fatal"]}[contract.retryable.rule]
+    rules = {"any": ["retry"], "flag": ["retry", "fatal"], "class": ["retry", "fatal"]}
+    if contract.retryable.rule not in rules:
+        yield f"retryable: unknown rule {contract.retryable.rule!r}; rules are {', '.join(rules)}"
+        return
+    possible = rules[contract.retryable.rule]
     given = contract.retryable.classes
     named = {verdict.trigger: f"class {name}" for name, verdict in given.items()}
     for trigger in dict.fromkeys([*possible, *named]):
@@ -255,8 +270,12 @@ def _verdicts(contract: Contract) -> Iterable[str]:
             yield f"retryable: class {name} gives the undeclared dead letter reason {verdict.reason!r}"
 
 
-def _within(name: str, value: int, low: int, high: int) -> Iterable[str]:
-    if not low <= value <= high:
+def _within(name: str, value: object, low: int, high: int) -> Iterable[str]:
+    if isinstance(value, bool) or not isinstance(value, int):
+        yield f"{name} must be a whole number, not {value!r}"
+    elif low == high != value:
+        yield f"{name} is {value}; only {low} is accepted"
+    elif not low <= value <= high:
         yield f"{name} is {value}, outside {low}..{high}"
 
 

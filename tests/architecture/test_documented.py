@@ -11,6 +11,7 @@ import tenure.embedded
 from tenure.cli import app
 from tenure.contracts import BUILT_IN
 from tenure.errors import TenureError
+from tenure.postgres.store import Store
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -74,6 +75,27 @@ def test_every_contract_and_view_is_documented() -> None:
     for contract in BUILT_IN.values():
         (row,) = [line for line in schema.splitlines() if line.startswith(f"| `tenure_{contract.name}`")]
         assert missing([view.name for view in contract.views], row) == []
+
+
+def test_every_verb_of_the_store_is_documented() -> None:
+    verbs = [name for name in vars(Store) if not name.startswith("_")]
+    assert "claim_by_id" in verbs
+    text = page("store")
+    assert [name for name in verbs if f"`{name}(" not in text and f"`Store.{name}(" not in text] == []
+
+
+def test_no_document_is_empty() -> None:
+    for document in [*REFERENCE.parent.glob("**/*.md")]:
+        assert len(document.read_text(encoding="utf-8").splitlines()) > 5, f"{document} says nothing"
+
+
+def test_messages_name_only_commands_that_exist() -> None:
+    source = Path(tenure.embedded.__file__).parents[1]
+    named = {
+        word for path in source.rglob("*.py") for word in re.findall(r"Next: (?:run )?tenure (\w+)", path.read_text())
+    }
+    assert named >= {"migrate"}
+    assert named <= set(commands())
 
 
 def test_the_check_finds_what_is_missing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -55,9 +56,37 @@ def test_a_refusal_names_its_code_on_stderr_and_exits_with_one(empty_dsn: str, t
     assert "upgrade tenure" in done.stderr
 
 
-def test_a_database_that_is_not_there_is_said_to_be_away(tmp_path: Path) -> None:
+def test_a_database_that_is_not_there_cannot_be_connected_to(tmp_path: Path) -> None:
     done = tenure("migrate", "--database-url", f"host={tmp_path} dbname=nowhere", cwd=tmp_path)
-    assert (done.returncode, done.stderr.split(":")[0]) == (1, "E-CONNECTION-LOST")
+    assert (done.returncode, done.stderr.split(":")[0]) == (1, "E-CANNOT-CONNECT")
+    assert "check the address" in done.stderr
+
+
+def test_an_address_of_another_kind_is_refused_without_repeating_its_password(tmp_path: Path) -> None:
+    done = tenure("migrate", cwd=tmp_path, DATABASE_URL="postgresql+asyncpg://me:secret@host/db")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("E-BAD-INPUT: the address of the database begins with postgresql+asyncpg://")
+    assert "secret" not in done.stderr
+
+
+def test_a_place_where_the_embedded_postgresql_cannot_live_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".tenure").write_text("in the way")
+    done = tenure("migrate", cwd=tmp_path)
+    assert (done.returncode, done.stderr.split(":")[0]) == (1, "E-EMBEDDED")
+    assert str(tmp_path) in done.stderr
+
+
+def test_a_demo_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "tenure", "demo"],
+        stdout=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert demo.stdout is not None
+    while "holds job" not in demo.stdout.readline():
+        assert demo.poll() is None, "the demo ended before it could be terminated"
+    demo.terminate()
+    assert demo.wait(timeout=30) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bad_setting_is_refused_by_name(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ async def test_bad_proof_moves_nothing(store: Store, db: Harness) -> None:
         "too few claims": (replace(one.held, claims=0), StaleLease, f"job {one.id} is held by a"),
         "too many claims": (replace(one.held, claims=2), StaleLease, f"job {one.id} is held by a"),
         "another job's id": (replace(one.held, id=two.id), StaleLease, f"job {two.id} is held by b"),
-        "an unknown job": (replace(one.held, id=999_999), JobNotFound, "no job has the id 999999; Next: check the id"),
+        "an unknown job": (replace(one.held, id=999_999), JobNotFound, "has the id 999999. Next: check the id"),
         "an unknown version": (replace(one.held, version="9"), UnknownContract, "'standard version 9'"),
         "an unknown contract": (replace(one.held, contract="nope"), UnknownContract, "'nope version 1'"),
         "another contract": (replace(one.held, contract="phase27"), TenureError, "under contract"),

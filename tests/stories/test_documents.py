@@ -43,6 +43,14 @@ def test_snippets_of_a_document_run_in_order(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_tutorial_can_be_pasted_into_the_interpreter_it_names(tmp_path: Path) -> None:
+    code = "\n".join(snippets(ROOT / "docs" / "tutorial.md"))
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncio"], input=code, text=True, capture_output=True, cwd=tmp_path, timeout=60
+    )
+    assert "Error" not in done.stderr
+
+
 def test_a_broken_snippet_would_be_noticed(tmp_path: Path) -> None:
     assert run("assert await __import__('asyncio').sleep(0, 1) == 2", "broken", tmp_path).returncode != 0
 

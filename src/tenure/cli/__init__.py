@@ -7,6 +7,7 @@ Data goes to stdout, progress to stderr, `--json` gives the data for programs. E
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import typer
@@ -40,6 +41,8 @@ def _tenure(
 
 def main() -> int:
     """Run the command line; the exit code."""
+    # As Ctrl-C does: let what was started be stopped.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app(standalone_mode=True)
     except TenureError as error:

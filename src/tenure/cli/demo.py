@@ -6,7 +6,6 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,8 +115,27 @@ async def _fails_once(store: Store, contract: str, job_id: int) -> bool:
 
 
 def _path(states: list[str]) -> str:
-    counted = Counter(states)
-    return " → ".join(f"{state}×{counted[state]}" if counted[state] > 1 else state for state in dict.fromkeys(states))
+    """The way a job went, with rounds that repeat written once: (queued → running)×5 → dead."""
+    shown, at = [], 0
+    while at < len(states):
+        lengths = range(1, (len(states) - at) // 2 + 1)
+        length = max(lengths, key=lambda size: size * (_rounds(states, at, size) - 1), default=1)
+        rounds = _rounds(states, at, length)
+        if rounds > 1:
+            shown.append(f"({' → '.join(states[at : at + length])})×{rounds}")
+            at += rounds * length
+        else:
+            shown.append(states[at])
+            at += 1
+    return " → ".join(shown)
+
+
+def _rounds(states: list[str], at: int, length: int) -> int:
+    """How often the states from `at` on, so many of them, come one after the other."""
+    count = 1
+    while states[at : at + length] == states[at + count * length : at + (count + 1) * length]:
+        count += 1
+    return count
 
 
 async def _verified(store: Store) -> bool:
@@ -129,7 +147,7 @@ async def _verified(store: Store) -> bool:
     )
     agreed = not broken and not disagreeing
     print("  every job is where its log says it is" if agreed else "  SOMETHING IS WRONG: please report this")
-    print("\nNext: read README.md, or run ./dev test")
+    print("\nNext: docs/tutorial.md, the same by hand")
     return agreed
 
 

@@ -38,7 +38,9 @@ def migrate(
     done = [
         *(f"applied {name}" for name in report.applied),
         *(f"registered contract {name}" for name in report.registered),
+        *(f"took over the numbers of contract {name}" for name in report.renumbered),
         *(f"rebuilt {name}" for name in report.rebuilt),
+        *(f"granted to role {name}" for name in report.granted),
         *([f"made {report.ranges} id ranges"] if report.ranges else []),
     ]
     print("\n".join(done) if done else "nothing to do: the database is at this release")

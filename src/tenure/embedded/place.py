@@ -51,10 +51,17 @@ class Place:
 
     def make(self) -> None:
         """Make the directory, and keep it out of every repository."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        ignore = self.directory / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            ignore = self.directory / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+            self.gate.touch(mode=0o600)
+        except OSError as error:
+            raise EmbeddedError(
+                f"the embedded PostgreSQL cannot live in {self.directory}: {error.strerror}. "
+                "Next: go to a directory that is yours, or set DATABASE_URL"
+            ) from error
 
     def make_socket_directory(self) -> None:
         """Make the short socket directory, private to the data's owner; refuses one made by a stranger."""

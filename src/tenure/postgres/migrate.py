@@ -25,12 +25,13 @@ import psycopg
 from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
 from tenure.errors import ContractChanged, MigrationChanged, SchemaError, SchemaTooNew
-from tenure.postgres.connect import our_errors
+from tenure.postgres.connect import checked, connecting, our_errors
 from tenure.postgres.views import literal, quoted, schema, view_statements
 from tenure.versions import differences, from_description
 
 LOCK_KEY = "tenure.migrate"
 _TABLES = ("job", "job_done")
+ROLES = ("tenure_owner", "tenure_app", "tenure_read")
 
 _BOOK = """
 create schema if not exists tenure;
@@ -63,7 +64,9 @@ class Report:
 
     applied: list[str] = field(default_factory=list)
     registered: list[str] = field(default_factory=list)
+    renumbered: list[str] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
+    granted: list[str] = field(default_factory=list)
     ranges: int = 0
 
 
@@ -87,7 +90,10 @@ def migrate(
 ) -> Report:
     """Bring the database to this release; refuses one that a newer release has migrated."""
     report = Report()
-    with our_errors(), psycopg.connect(dsn, autocommit=True) as connection, _alone(connection):
+    checked(dsn)
+    with connecting():
+        opened = psycopg.connect(dsn, autocommit=True)
+    with our_errors(), opened as connection, _alone(connection):
         connection.execute(f"set lock_timeout = {int(lock_timeout_ms)}")
         connection.execute(_BOOK)
         try:
@@ -108,15 +114,17 @@ def migrate(
                     (contract.name, contract.version, contract.digest(), json.dumps(contract.describe())),
                 )
                 report.registered.append(f"{contract.name} {contract.version}")
+            report.renumbered.extend(_renumber(connection, contracts.values()))
             report.rebuilt.extend(_rebuild_views(connection, contracts.values()))
             row = connection.execute("select tenure.extend_ranges(4)").fetchone()
             report.ranges = row[0] if row else 0
             if grants:
                 connection.execute(grant_sql(_schemas(connection)).encode())
+                report.granted.extend(ROLES)
         except psycopg.errors.LockNotAvailable as error:
             raise SchemaError(
                 f"a table stayed locked for {lock_timeout_ms} ms; nothing of this step was changed. "
-                "Next: look for long transactions (tenure doctor) and run tenure migrate again"
+                "Next: look for long transactions in pg_stat_activity, and run tenure migrate again"
             ) from error
     return report
 
@@ -161,7 +169,7 @@ def _pending(connection: psycopg.Connection[Any]) -> list[Migration]:
     ours = {migration.number: migration for migration in migrations()}
     if newer := sorted(set(applied) - set(ours)):
         raise SchemaTooNew(
-            f"the database has migration {newer[-1]}, this Tenure knows {max(ours)}; "
+            f"the database has migration {newer[-1]}, this Tenure knows {max(ours)}. "
             "Next: upgrade tenure, then run it again"
         )
     for number, checksum in applied.items():
@@ -196,6 +204,18 @@ def _is_new(connection: psycopg.Connection[Any], contract: Contract) -> bool:
                 + ". Next: keep what was there, or give the contract a new name"
             )
     return True
+
+
+def _renumber(connection: psycopg.Connection[Any], contracts: Iterable[Contract]) -> Iterable[str]:
+    """The same machine with other numbers: those of the declaration that was registered last are the defaults."""
+    for contract in contracts:
+        changed = connection.execute(
+            "update tenure.contract set declaration = %s::jsonb "
+            "where (name, version) = (%s, %s) and declaration <> %s::jsonb",
+            (json.dumps(contract.describe()), contract.name, contract.version, json.dumps(contract.describe())),
+        )
+        if changed.rowcount:
+            yield f"{contract.name} {contract.version}"
 
 
 def _rebuild_checks(connection: psycopg.Connection[Any], new: Iterable[Contract]) -> list[str]:
@@ -285,8 +305,7 @@ def _schemas(connection: psycopg.Connection[Any]) -> list[str]:
 def grant_sql(schemas: Iterable[str]) -> str:
     """Three roles: the owner migrates, the app works, the reader looks."""
     roles = "\n".join(
-        f"do $$ begin create role {role} nologin; exception when duplicate_object then null; end $$;"
-        for role in ("tenure_owner", "tenure_app", "tenure_read")
+        f"do $$ begin create role {role} nologin; exception when duplicate_object then null; end $$;" for role in ROLES
     )
     reads = "\n".join(
         f"grant usage on schema {quoted(name)} to tenure_app, tenure_read;\n"

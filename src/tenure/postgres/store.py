@@ -16,12 +16,13 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from tenure import intake
+from tenure.contract import Contract
 from tenure.errors import BadInput, Busy, Refused, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved, Outcome
 from tenure.postgres import verbs
-from tenure.postgres.connect import engine_dsn, our_errors
+from tenure.postgres.connect import connecting, engine_dsn, our_errors
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.machine import Machine
 from tenure.postgres.registry import Registry
@@ -34,7 +35,7 @@ _DEADLOCK_TRIES = 5
 
 
 class Store:
-    """The kernel's verbs; made by `Store.open`."""
+    """The kernel's verbs; made by `Store.connect` or, around a block, `Store.open`."""
 
     def __init__(self, pool: Pool, registry: Registry, max_bytes: int = intake.MAX_BYTES) -> None:
         self._pool = pool
@@ -42,21 +43,37 @@ class Store:
         self._max_bytes = max_bytes
 
     @classmethod
-    @asynccontextmanager
-    async def open(
+    async def connect(
         cls,
         dsn: str,
         *,
         numbers: Mapping[str, Mapping[str, int]] | None = None,
         max_bytes: int = intake.MAX_BYTES,
         connections: int = 4,
-    ) -> AsyncIterator[Store]:
-        """Connect; `numbers` are this process's settings per contract."""
+    ) -> Store:
+        """Connect, or say why not; `numbers` are this process's settings per contract. Close it when done."""
+        address = engine_dsn(dsn)
+        with connecting():  # a pool would try for long, and not say why
+            await (await psycopg.AsyncConnection.connect(address)).close()
         pool: Pool = AsyncConnectionPool(
-            engine_dsn(dsn), min_size=1, max_size=connections, open=False, kwargs={"autocommit": True}
+            address, min_size=1, max_size=connections, open=False, timeout=10, kwargs={"autocommit": True}
         )
-        async with pool:
-            yield cls(pool, Registry(numbers), max_bytes)
+        await pool.open()
+        return cls(pool, Registry(numbers), max_bytes)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, dsn: str, **options: Any) -> AsyncIterator[Store]:
+        """`connect` and `close` around a block."""
+        store = await cls.connect(dsn, **options)
+        try:
+            yield store
+        finally:
+            await store.close()
 
     async def enqueue(self, job: NewJob, *, created_by: str | None = None) -> Enqueued:
         """Make a job; with a key, at most once."""
@@ -69,16 +86,26 @@ class Store:
         answers: dict[int, Enqueued | Refused] = {}
         groups: dict[tuple[str, str | None], list[int]] = {}
         for n, job in enumerate(jobs):
+            if not isinstance(job, NewJob):
+                raise BadInput(f"job {n + 1} of {len(jobs)}: give a NewJob, not {job!r}")
             groups.setdefault((job.contract, job.version), []).append(n)
         checked: dict[tuple[str, str | None], list[tuple[str, int]]] = {}
         for group, numbers in groups.items():  # every job is checked before any is written
             contract = (await self._machine(*group)).contract
-            checked[group] = [intake.new_job(contract, jobs[n], self._max_bytes) for n in numbers]
+            checked[group] = [self._checked(contract, jobs, n) for n in numbers]
         for group, numbers in groups.items():
             chosen = [jobs[n] for n in numbers]
             made = await self._enqueue(await self._machine(*group), chosen, checked[group], created_by)
             answers.update(zip(numbers, made, strict=True))
         return [answers[n] for n in range(len(jobs))]
+
+    def _checked(self, contract: Contract, jobs: Sequence[NewJob], n: int) -> tuple[str, int]:
+        try:
+            return intake.new_job(contract, jobs[n], self._max_bytes)
+        except BadInput as error:
+            if len(jobs) == 1:
+                raise
+            raise type(error)(f"job {n + 1} of {len(jobs)}: {error}") from None
 
     async def _enqueue(
         self,
@@ -174,16 +201,17 @@ class Store:
 
         return await self._by_contract(held, succeed)
 
-    async def fail(self, held: Held, failure: Failure) -> Moved:
+    async def fail(self, held: Held, failure: Failure | BaseException) -> Moved:
         """Report a failure; the answer says whether and when the job runs again."""
         return _only(await self.fail_many([held], [failure]))
 
-    async def fail_many(self, held: Sequence[Held], failures: Sequence[Failure]) -> list[Outcome]:
-        """Report failures."""
+    async def fail_many(self, held: Sequence[Held], failures: Sequence[Failure | BaseException]) -> list[Outcome]:
+        """Report failures, as such or as the exceptions that were raised."""
         _same_length(held, failures, "failures")
+        facts = [_failure(failure) for failure in failures]
 
         async def fail(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            mine, told = [held[n] for n in part], [failures[n] for n in part]
+            mine, told = [held[n] for n in part], [facts[n] for n in part]
             return await self._finish(machine, "fail", verbs.failures(machine, mine, told, self._max_bytes))
 
         return await self._by_contract(held, fail)
@@ -213,6 +241,7 @@ class Store:
 
     async def events(self, job_id: int) -> list[Logged]:
         """The log of one job, in order."""
+        intake.whole("id", job_id, 1, intake.MAX_ID)
         return [Logged(*row) for row in await self._run(lambda: _ask("events", {"id": job_id}))]
 
     async def agreement(self) -> tuple[int, int, int, int]:
@@ -247,6 +276,8 @@ class Store:
         """Send each contract's jobs in a batch of their own; answers in the order asked."""
         groups: dict[tuple[str, str], list[int]] = {}
         for n, one in enumerate(held):
+            if not isinstance(one, Held):
+                raise BadInput(f"give what a claim gave, job.held, not a {type(one).__name__}")
             if not (type(one.token) is UUID and 0 < one.id <= intake.MAX_ID and 0 <= one.claims <= intake.MAX_CLAIMS):
                 intake.held(one)
             groups.setdefault((one.contract, one.version), []).append(n)
@@ -278,6 +309,14 @@ class Store:
 
     def _job(self, row: Row) -> Job:
         return Job._make((*row, self._registry.installation))
+
+
+def _failure(given: Any) -> Failure:
+    if isinstance(given, BaseException):
+        return Failure.of(given)
+    if not isinstance(given, Failure):
+        raise BadInput(f"give a Failure or the exception that was raised, not {given!r}")
+    return given
 
 
 def _same_length(held: Sequence[Held], values: Sequence[Any] | None, what: str) -> None:
