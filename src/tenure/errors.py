@@ -19,6 +19,7 @@
     │   ├── SchemaTooNew                this Tenure is older than the database
     │   └── MigrationChanged            an applied migration is not the one in this release
     ├── CannotConnect                   no connection could be had; nothing was done
+    ├── Unavailable                     PostgreSQL could not do it (disk full, cancelled…); nothing was done
     ├── ConnectionLost                  the answer is unknown; repeat the call with the same key
     ├── EmbeddedError                   the embedded PostgreSQL could not be found, made or started
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
@@ -196,6 +197,12 @@ class CannotConnect(TenureError):
     """No connection to the database could be had; nothing was done."""
 
     code = "E-CANNOT-CONNECT"
+
+
+class Unavailable(TenureError):
+    """PostgreSQL answered that it could not do it; nothing was done."""
+
+    code = "E-UNAVAILABLE"
 
 
 class ConnectionLost(TenureError):

@@ -49,7 +49,7 @@ def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     found: dict[str, int] = {}
     source: dict[str, str] = {}
     for name, number in {**names, **contract.knobs}.items():
-        if not environ.get(name):
+        if name not in environ:
             continue
         value = _whole(environ, name, 0)
         if number in found and found[number] != value:

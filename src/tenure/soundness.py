@@ -138,6 +138,8 @@ def _ends(contract: Contract) -> Iterable[str]:
     for state in [*_states_in(contract, "leased"), *_states_in(contract, "active")]:
         if contract.path("expire", state) is None and contract.path("reclaim", state) is None:
             yield f"state {state}: a dead worker's job has no way back (no expire or reclaim path)"
+        elif contract.path("expire", state) and any(path.trigger == "reclaim" for path in contract.paths):
+            yield f"state {state}: expires, while another state is reclaimed; a contract does one or the other"
         if contract.path("expire_at_cap", state) is None:
             yield f"state {state}: a dead worker's last claim has no end (no expire_at_cap path)"
 
@@ -158,6 +160,18 @@ def _ways_back(contract: Contract) -> Iterable[str]:
             live = [role for role in contract.states.get(source, ()) if role in _RANK and role != "done"]
             if live and path.end.role in _RANK and _RANK[path.end.role] <= min(_RANK[role] for role in live):
                 yield f"path {path.trigger}: falls from {source} back to {path.end.state} inside an epoch"
+
+
+def _cancels(contract: Contract) -> Iterable[str]:
+    held = [*_states_in(contract, "leased"), *_states_in(contract, "active")]
+    for mode in contract.cancel_modes:
+        if mode not in ("soft", "hard"):
+            yield f"cancel: unknown mode {mode!r}; modes are soft and hard"
+    for state in held if contract.cancel_modes else []:
+        if contract.path("cancel", state) is None:
+            yield f"state {state}: can be cancelled by mode, but no cancel path leads on"
+    if contract.path("cancel") and not contract.cancel_modes:
+        yield "cancel: there is a path, but no mode by which to ask for it"
 
 
 def _counts(contract: Contract) -> Iterable[str]:
@@ -293,5 +307,6 @@ def _settles(contract: Contract, hop: Hop) -> bool:
 
 
 CHECKS: tuple[Callable[[Contract], Iterable[str]], ...] = (
-    _names, _hops, _reachable, _claims, _ends, _ways_back, _counts, _letters, _verdicts, _projections, _numbers,
+    _names, _hops, _reachable, _claims, _ends, _ways_back, _cancels, _counts, _letters, _verdicts,
+    _projections, _numbers,
 )  # fmt: skip

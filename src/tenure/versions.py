@@ -71,6 +71,16 @@ def differences(old: Contract, new: Contract) -> Iterable[str]:
         yield f"the counter changed from {old.counter} to {new.counter}"
     if old.invalid_transition != new.invalid_transition:
         yield f"the code of an invalid transition changed from {old.invalid_transition} to {new.invalid_transition}"
+    for what, before, after in (
+        ("executions beyond the limit", old.budget.extra, new.budget.extra),
+        ("what an expired lease may still do", old.lease.after_expiry, new.lease.after_expiry),
+        ("whether missed beats orphan", old.lease.heartbeat is None, new.lease.heartbeat is None),
+        ("how dead letters are written", old.dead_letters.mode, new.dead_letters.mode),
+    ):
+        if before != after:
+            yield f"{what} changed from {before} to {after}"
+    if new.path("reclaim") and not old.path("reclaim"):
+        yield "expired jobs are reclaimed in place now"
     for mode in old.cancel_modes:
         if mode not in new.cancel_modes:
             yield f"cancel mode {mode} is gone"

@@ -292,7 +292,7 @@ async def test_two_dispatchers_at_once_move_each_task_once(dsn: str, store: Stor
     async def dispatcher() -> list[int]:
         moved: list[int] = []
         async with Store.open(dsn, connections=1) as own:
-            await own.events(0)
+            await own.events(1)
             connected.wait(20)
             while some := await getattr(own, loop)("dispatcher", limit=20):
                 moved += [outcome.job_id for outcome in some if isinstance(outcome, Moved)]

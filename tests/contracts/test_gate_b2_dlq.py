@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.errors import InvalidTransition, StaleLease
+from tenure.errors import InvalidTransition, Refused, StaleLease
 from tenure.job import Held
 from tenure.outcome import Moved
 from tenure.postgres.store import Store
@@ -145,8 +145,10 @@ async def test_a_job_stays_dlq_pending_while_its_item_cannot_be_written(store: S
     assert (answer.state, answer.role, answer.will_retry) == ("dlq_pending", "settling", False)
     for _ in range(2):
         before = db.fingerprint(job_id)
-        with pytest.raises(psycopg.errors.RaiseException, match="no paper"):
-            await store.settle("gate_b2")
+        (refusal,) = await store.settle("gate_b2")
+        assert isinstance(refusal, Refused)
+        assert (refusal.job_id, refusal.reason_code) == (job_id, "NOT_SETTLED")
+        assert "no paper" in str(refusal)
         assert db.fingerprint(job_id) == before
         assert (shown(db, job_id)["status"], items(db, job_id)) == ("dlq_pending", [])
     await store.settle("gate_b2")

@@ -14,9 +14,16 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from tenure.errors import BadInput, CannotConnect, ConnectionLost, SchemaMissing, TenureError
+from tenure.errors import BadInput, CannotConnect, ConnectionLost, SchemaMissing, Unavailable
 
 LOCK_TIMEOUT_MS = 5_000
+STATEMENT_TIMEOUT_MS = 120_000
+
+#: A peer that went silent is noticed within half a minute, not after hours. The address may say otherwise.
+DEADLINES = {
+    "application_name": "tenure", "connect_timeout": "10", "keepalives_idle": "10", "keepalives_interval": "5",
+    "keepalives_count": "3", "tcp_user_timeout": "20000",
+}  # fmt: skip
 
 #: jit is off because a disabled plan node's price would set the compiler to work on every statement.
 PLANNER = {
@@ -25,6 +32,12 @@ PLANNER = {
 }  # fmt: skip
 
 
+_TRIED_AGAIN = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+)
+_SHUTTING_DOWN = ("57P01", "57P02", "57P03", "57P05")
 _MISSING = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.InvalidSchemaName,
@@ -47,10 +60,16 @@ def checked(dsn: str) -> dict[str, Any]:
 def engine_dsn(dsn: str) -> str:
     """The same database, with the engine's settings on every connection."""
     given = checked(dsn)
-    options = {**PLANNER, "lock_timeout": str(LOCK_TIMEOUT_MS), "default_transaction_isolation": "read\\ committed"}
+    options = {
+        **PLANNER,
+        "lock_timeout": str(LOCK_TIMEOUT_MS),
+        "statement_timeout": str(STATEMENT_TIMEOUT_MS),
+        "default_transaction_isolation": "read\\ committed",
+    }
     ours = " ".join(f"-c {name}={value}" for name, value in options.items())
     merged = f"{given.get('options') or ''} {ours}".strip()
-    return make_conninfo(dsn, options=merged, application_name=str(given.get("application_name") or "tenure"))
+    ours_unless_given = {name: value for name, value in DEADLINES.items() if name not in given}
+    return make_conninfo(dsn, options=merged, **ours_unless_given)
 
 
 @contextmanager
@@ -71,18 +90,19 @@ def our_errors() -> Iterator[None]:
     except _MISSING as error:
         what = str(error).splitlines()[0]
         raise SchemaMissing(f"the database lacks part of Tenure's schema ({what}). Next: tenure migrate") from error
-    except psycopg.errors.StatementTooComplex as error:
-        raise TenureError(f"PostgreSQL found the input too deeply nested: {error}") from error
     except PoolClosed:
         raise BadInput("this store is closed. Next: open another one") from None
     except PoolTimeout as error:
         raise CannotConnect(
             f"no connection could be had in time ({error}); nothing was done. Next: try again"
         ) from error
+    except _TRIED_AGAIN:
+        raise
     except psycopg.OperationalError as error:
-        if isinstance(error, (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)):
-            raise
         what = str(error).splitlines()[0] if str(error) else "no answer"
-        raise ConnectionLost(
-            f"the database went away ({what}); the call may or may not have happened. Next: repeat it with the same key"
-        ) from error
+        if error.sqlstate is None or error.sqlstate[:2] == "08" or error.sqlstate in _SHUTTING_DOWN:
+            raise ConnectionLost(
+                f"the database went away ({what}); the call may or may not have happened. "
+                "Next: repeat it with the same key"
+            ) from error
+        raise Unavailable(f"PostgreSQL could not do it ({what}); nothing was done. Next: try again later") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tenure.errors import InvalidTransition, JobNotFound, NotDue, Refused, StaleLease
+from tenure.errors import Busy, InvalidTransition, JobNotFound, NotDue, Refused, StaleLease
 from tenure.job import Held
 from tenure.outcome import Moved, Outcome
 from tenure.postgres.machine import Machine
@@ -40,11 +40,6 @@ class Batch:
             "delays": _at(self.delays, turn),
         }
 
-    def only(self, n: int) -> Batch:
-        """A batch of the job at this place alone."""
-        columns = (self.held, self.verdicts, self.reasons, self.errors, self.results, self.delays)
-        return Batch([self.ids[n]], *(None if column is None else [column[n]] for column in columns))  # type: ignore[arg-type]
-
 
 def of(held: Sequence[Held]) -> Batch:
     """The batch of these holders, with no facts."""
@@ -61,28 +56,35 @@ def _texts(tokens: Sequence[UUID]) -> list[str]:
     return [known.get(token) or known.setdefault(token, str(token)) for token in tokens]
 
 
-def move(machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any]) -> Plan[list[Outcome] | None]:
-    """Send a batch through the gate; one outcome per job, in order. None: this claim key was used before."""
+def move(
+    machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any], *, skip_locked: bool = False
+) -> Plan[list[Outcome]]:
+    """Send a batch through the gate; one outcome per job, in order. A job that was skipped is Busy."""
     outcomes: list[Any] = [None] * len(batch.ids)
     # One job twice in a batch (a holder and its ghost, coalesced): the second asks after the first was answered.
     for turn in _turns(batch.ids):
         values = {"fenced": False, **machine.moves[verb], **extra, **batch.values(turn)}
-        rows = yield statement("move", values)
+        rows = yield statement("move", values, skip_locked=skip_locked)
         for row in rows:
-            if row[1] is None:
-                outcomes[turn[row[0] - 1]] = Moved._make(row[2:12])
-            elif row[0]:
-                outcomes[turn[row[0] - 1]] = _refusal(machine, verb, row)
-            elif row[1] == "repeat":
-                return None
+            moved = row[1] is None
+            outcomes[turn[row[0] - 1]] = Moved._make(row[2:12]) if moved else _refusal(machine, verb, row)
         missing = [n for n in turn if outcomes[n] is None]
         if missing:
-            done = yield statement("finished", {"ids": [batch.ids[n] for n in missing]})
-            ended = {row[0]: row for row in done}
-            for n in missing:
-                held = batch.held[n] if batch.held else None
-                outcomes[n] = _ended(machine, verb, batch.ids[n], held, ended.get(batch.ids[n]))
+            yield from _explain(machine, verb, batch, missing, outcomes)
     return outcomes
+
+
+def _explain(machine: Machine, verb: str, batch: Batch, missing: Sequence[int], outcomes: list[Any]) -> Plan[None]:
+    """Why the gate said nothing of these jobs: they are finished, skipped, or unknown."""
+    ids = [batch.ids[n] for n in missing]
+    ended = {row[0]: row for row in (yield statement("finished", {"ids": ids}))}
+    live = {row[0] for row in (yield statement("live", {"ids": ids}))} if len(ended) < len(set(ids)) else set()
+    for n in missing:
+        job_id, held = batch.ids[n], batch.held[n] if batch.held else None
+        if job_id in ended:
+            outcomes[n] = _ended(machine, verb, job_id, held, ended[job_id])
+        else:
+            outcomes[n] = Busy(job_id) if job_id in live else JobNotFound(job_id)
 
 
 def _turns(ids: Sequence[int]) -> Iterable[Sequence[int]]:
@@ -109,10 +111,8 @@ def _refusal(machine: Machine, verb: str, row: Row) -> Refused:
     return _invalid(machine, job_id, verb, state)
 
 
-def _ended(machine: Machine, verb: str, job_id: int, held: Held | None, row: Row | None) -> Refused:
-    """Why a job that is not live refuses: it is unknown, finished by this very holder, or lost to another."""
-    if row is None:
-        return JobNotFound(job_id)
+def _ended(machine: Machine, verb: str, job_id: int, held: Held | None, row: Row) -> Refused:
+    """Why a finished job refuses: it was finished by this very holder, or lost to another."""
     _, _, _, state, claims, token, _ = row
     if held and (held.claims, held.token) != (claims, token):
         return StaleLease(job_id)

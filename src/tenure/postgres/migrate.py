@@ -30,6 +30,7 @@ from tenure.postgres.views import literal, quoted, schema, view_statements
 from tenure.versions import differences, from_description
 
 LOCK_KEY = "tenure.migrate"
+_PATIENCE_MS = 120_000
 _TABLES = ("job", "job_done")
 ROLES = ("tenure_owner", "tenure_app", "tenure_read")
 
@@ -156,7 +157,11 @@ def printed(contracts: Mapping[str, Contract] = BUILT_IN, *, grants: bool = Fals
 
 @contextmanager
 def _alone(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    connection.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (LOCK_KEY,))
+    connection.execute(f"set lock_timeout = {_PATIENCE_MS}")
+    try:
+        connection.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (LOCK_KEY,))
+    except psycopg.errors.LockNotAvailable as error:
+        raise SchemaError("another tenure migrate is running and does not end. Next: end it, or wait for it") from error
     try:
         yield
     finally:
@@ -280,8 +285,14 @@ def _rebuild_views(connection: psycopg.Connection[Any], contracts: Iterable[Cont
             row = connection.execute("select obj_description(to_regclass(%s), 'pg_class')", (name,)).fetchone()
             if row and row[0] == _fingerprint(select):
                 continue
-            with connection.transaction():
-                _execute(connection, _view_sql(name, select))
+            try:
+                with connection.transaction():
+                    _execute(connection, _view_sql(name, select))
+            except psycopg.errors.DependentObjectsStillExist as error:
+                raise SchemaError(
+                    f"view {name} must change, but something of yours is built on it: {error.diag.message_detail}. "
+                    "Next: drop that, run tenure migrate again, and make it anew"
+                ) from error
             yield f"view {name}".replace('"', "")
 
 
@@ -316,6 +327,7 @@ def grant_sql(schemas: Iterable[str]) -> str:
     )
     return f"""{roles}
 {reads}
+revoke select on tenure.claim, tenure.key from tenure_read;
 grant all on schema tenure to tenure_owner;
 grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox to tenure_app;
 grant insert on tenure.job_done, tenure.event to tenure_app;

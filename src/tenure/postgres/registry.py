@@ -22,15 +22,21 @@ class Registry:
         self._numbers = numbers or {}
         self._machines: dict[tuple[str, str], Machine] = {}
         self._newest: dict[str, str] = {}
+        self._unreadable: dict[tuple[str, str], str] = {}
         self.installation = ""
 
     def load(self) -> Plan[None]:
         """Read what is registered."""
         for name, version, declaration, installation in (yield statement("contracts", {})):
-            if (name, version) not in self._machines:
-                self.add(from_description(declaration))
-            self._newest[name] = version  # rows come oldest first
             self.installation = installation
+            if (name, version) not in self._machines:
+                try:
+                    self.add(from_description(declaration))
+                except (TypeError, KeyError, ValueError) as error:
+                    # A newer release's words, or numbers of ours that do not fit: no reason to stop the others.
+                    self._unreadable[name, version] = str(error)
+                    continue
+            self._newest[name] = version  # rows come oldest first
 
     def add(self, contract: Contract) -> None:
         """Know a contract, with this process's numbers."""
@@ -46,6 +52,12 @@ class Registry:
         if found is None:
             known = ", ".join(f"{known} {at}" for known, at in sorted(self._machines)) or "none: run tenure migrate"
             wanted = name if version is None else f"{name} version {version}"
+            for (other, at), why in self._unreadable.items():
+                if other == name and version in (None, at):
+                    raise UnknownContract(
+                        f"contract {name} {at} is registered, but this process cannot use it ({why}). "
+                        "Next: upgrade tenure here, or correct the settings"
+                    )
             raise UnknownContract(f"no contract {wanted!r} is registered; registered are: {known}")
         return found
 

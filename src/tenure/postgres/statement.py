@@ -36,8 +36,8 @@ class Query:
 
 
 @cache
-def query(name: str) -> Query:
-    """Read queries/NAME.sql; `:name` becomes a numbered parameter."""
+def query(name: str, skip_locked: bool = False) -> Query:
+    """Read queries/NAME.sql; `:name` becomes a numbered parameter. It may be told not to wait for locked rows."""
     source = files("tenure.postgres").joinpath(f"queries/{name}.sql").read_text(encoding="utf-8")
     names: list[str] = []
 
@@ -47,6 +47,8 @@ def query(name: str) -> Query:
         return f"${names.index(match[1]) + 1}"
 
     body = "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("--"))
+    if skip_locked:
+        body = body.replace("for update", "for update skip locked")
     return Query(name, f"/* tenure: {name} */ " + _PARAMETER.sub(number, body).strip(), tuple(names))
 
 
@@ -68,9 +70,9 @@ class Atomic:
 Plan = Generator[Statement | Atomic, Any, T]
 
 
-def statement(name: str, values: Mapping[str, Any]) -> Statement:
+def statement(name: str, values: Mapping[str, Any], *, skip_locked: bool = False) -> Statement:
     """Bind values to a named query; each goes as text that the query casts, so no plan changes with a type."""
-    found = query(name)
+    found = query(name, skip_locked)
     return Statement(found, tuple(bound(values.get(name)) for name in found.names))
 
 

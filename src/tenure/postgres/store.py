@@ -17,16 +17,17 @@ from psycopg_pool import AsyncConnectionPool
 
 from tenure import intake
 from tenure.contract import Contract
-from tenure.errors import BadInput, Busy, Refused, TenureError
+from tenure.errors import BadInput, Busy, ConnectionLost, Refused, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved, Outcome
 from tenure.postgres import verbs
 from tenure.postgres.connect import connecting, engine_dsn, our_errors
+from tenure.postgres.enqueue import Order, enqueue
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.machine import Machine
 from tenure.postgres.registry import Registry
-from tenure.postgres.statement import Plan, Row, run, statement
+from tenure.postgres.statement import Atomic, Plan, Row, run, statement
 from tenure.postgres.verbs import Taking
 
 T = TypeVar("T")
@@ -83,21 +84,22 @@ class Store:
         """Make jobs, a statement per contract; answers in the order asked."""
         if created_by is not None:
             intake.name("created_by", created_by)
-        answers: dict[int, Enqueued | Refused] = {}
         groups: dict[tuple[str, str | None], list[int]] = {}
         for n, job in enumerate(jobs):
             if not isinstance(job, NewJob):
                 raise BadInput(f"job {n + 1} of {len(jobs)}: give a NewJob, not {job!r}")
             groups.setdefault((job.contract, job.version), []).append(n)
-        checked: dict[tuple[str, str | None], list[tuple[str, int]]] = {}
-        for group, numbers in groups.items():  # every job is checked before any is written
-            contract = (await self._machine(*group)).contract
-            checked[group] = [self._checked(contract, jobs, n) for n in numbers]
-        for group, numbers in groups.items():
-            chosen = [jobs[n] for n in numbers]
-            made = await self._enqueue(await self._machine(*group), chosen, checked[group], created_by)
-            answers.update(zip(numbers, made, strict=True))
-        return [answers[n] for n in range(len(jobs))]
+        orders = []
+        for group, places in groups.items():  # every job is checked before any is written
+            machine = await self._machine(*group)
+            checked = [self._checked(machine.contract, jobs, n) for n in places]
+            orders.append(Order(machine, [jobs[n] for n in places], checked))
+        answers: list[Any] = [None] * len(jobs)
+        made = await self._extending(lambda: enqueue(orders, created_by)) if orders else []
+        for places, part in zip(groups.values(), made, strict=True):
+            for n, answer in zip(places, part, strict=True):
+                answers[n] = answer
+        return answers
 
     def _checked(self, contract: Contract, jobs: Sequence[NewJob], n: int) -> tuple[str, int]:
         try:
@@ -107,20 +109,11 @@ class Store:
                 raise
             raise type(error)(f"job {n + 1} of {len(jobs)}: {error}") from None
 
-    async def _enqueue(
-        self,
-        machine: Machine,
-        jobs: Sequence[NewJob],
-        checked: Sequence[tuple[str, int]],
-        created_by: str | None,
-    ) -> list[Enqueued | Refused]:
-        def plan() -> Plan[list[Enqueued | Refused]]:
-            return verbs.enqueue(machine, jobs, checked, created_by)
-
+    async def _extending(self, plan: Callable[[], Plan[T]]) -> T:
+        """No id exists beyond the ranges: at their end, make more, then ask again."""
         try:
             return await self._run(plan)
         except psycopg.errors.SequenceGeneratorLimitExceeded:
-            # No id exists beyond the ranges: make more, then ask again.
             await self.extend_ranges()
             return await self._run(plan)
 
@@ -153,6 +146,7 @@ class Store:
         lease_ms: int | None = None,
     ) -> list[Job | Refused]:
         """Take these jobs, or say of each why not."""
+        intake.whole("number of ids", len(ids), 0, intake.MAX_BATCH)
         for job_id in ids:
             intake.whole("id", job_id, 1, intake.MAX_ID)
         versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
@@ -246,7 +240,7 @@ class Store:
 
     async def agreement(self) -> tuple[int, int, int, int]:
         """How many jobs and hops there are, how many links of the log are broken, how many rows disagree with it."""
-        ((jobs, hops, broken, disagreeing),) = await self._run(lambda: _ask("agreement", {}))
+        ((jobs, hops, broken, disagreeing),) = await self._run(_agreement)
         return jobs, hops, broken, disagreeing
 
     async def _upkeep(
@@ -265,15 +259,14 @@ class Store:
         try:
             return await self._run(lambda: verbs.finish(machine, verb, batch))
         except Busy:
-            if len(batch.ids) == 1:
-                return [Busy(batch.ids[0])]
-            each = [batch.only(n) for n in range(len(batch.ids))]
-            return [outcome for one in each for outcome in await self._finish(machine, verb, one)]
+            # Somebody's open transaction keeps a row: go on without it, so that its neighbours need not wait.
+            return await self._run(lambda: verbs.finish(machine, verb, batch, skip_locked=True))
 
     async def _by_contract(
         self, held: Sequence[Held], finish: Callable[[Machine, Sequence[int]], Awaitable[Sequence[Any]]]
     ) -> list[Any]:
         """Send each contract's jobs in a batch of their own; answers in the order asked."""
+        intake.whole("number of jobs", len(held), 0, intake.MAX_BATCH)
         groups: dict[tuple[str, str], list[int]] = {}
         for n, one in enumerate(held):
             if not isinstance(one, Held):
@@ -300,6 +293,9 @@ class Store:
                 with our_errors():
                     async with self._pool.connection() as connection:
                         return await run(connection, plan())
+            except ConnectionLost:
+                await self._pool.check()  # its neighbours were lost with it: each would cost a caller the same error
+                raise
             except psycopg.errors.LockNotAvailable as error:
                 raise Busy(None) from error
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
@@ -322,6 +318,15 @@ def _failure(given: Any) -> Failure:
 def _same_length(held: Sequence[Held], values: Sequence[Any] | None, what: str) -> None:
     if values is not None and len(values) != len(held):
         raise BadInput(f"{len(held)} jobs with {len(values)} {what}: give one for each")
+
+
+def _agreement() -> Plan[list[Row]]:
+    def steps() -> Plan[list[Row]]:
+        yield statement("plan_freely", {})
+        return (yield from _ask("agreement", {}))
+
+    rows: list[Row] = yield Atomic(steps())
+    return rows
 
 
 def _ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:

@@ -1,4 +1,4 @@
-"""Every verb of the kernel as a generator of statements: enqueue, claim, start, succeed, fail, reap, promote, settle.
+"""The verbs of the kernel as generators of statements: claim, start, succeed, fail, reap, promote, settle.
 
 Each takes one job or many, and the number of its statements does not grow with the batch. What can be refused comes
 back as a value per job, so that one stale lease does not spoil its neighbours.
@@ -6,8 +6,7 @@ back as a value per job, so that one stale lease does not spoil its neighbours.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,42 +15,14 @@ from uuid import UUID
 import psycopg
 
 from tenure import intake
-from tenure.errors import IdempotencyConflict, Refused, StaleLease
-from tenure.job import UPKEEP, Failure, Held, Job, NewJob
-from tenure.outcome import Enqueued, Moved, Outcome
+from tenure.errors import Busy, Refused, StaleLease
+from tenure.job import UPKEEP, Failure, Held, Job
+from tenure.outcome import Moved, Outcome
 from tenure.postgres.gate import Batch, move
 from tenure.postgres.machine import Machine
 from tenure.postgres.statement import Atomic, Plan, Row, statement
 
-
-def enqueue(
-    machine: Machine, jobs: Sequence[NewJob], checked: Sequence[tuple[str, int]], created_by: str | None
-) -> Plan[list[Enqueued | Refused]]:
-    """Make checked jobs of one contract; those with a key at most once. Answers in the order asked."""
-    answers: dict[int, Enqueued | Refused] = {}
-    plain = [n for n, job in enumerate(jobs) if job.key is None]
-    if plain:
-        rows = yield statement("enqueue", _new_rows(machine, jobs, checked, plain, created_by))
-        answers.update((n, Enqueued(row[0], made=True)) for n, row in zip(plain, rows, strict=True))
-    # Sorted by key: two callers with the same keys wait for each other in one direction only.
-    keyed = sorted(
-        (n for n, job in enumerate(jobs) if job.key is not None), key=lambda n: (jobs[n].tenant_id, jobs[n].key)
-    )
-    hashes = {n: _body_hash(machine, jobs[n]) for n in keyed}
-    while keyed:
-        values = _new_rows(machine, jobs, checked, keyed, created_by)
-        values |= {"keys": [jobs[n].key for n in keyed], "hashes": [hashes[n] for n in keyed]}
-        rows = yield statement("enqueue_keyed", values)
-        unseen = []
-        for n, (_, job_id, body, verb, made) in zip(keyed, rows, strict=True):
-            if job_id is None and verb is None:
-                unseen.append(n)  # its first use was committed, or made by this very batch, after our snapshot
-            elif body != hashes[n] or verb not in (None, "enqueue"):
-                answers[n] = IdempotencyConflict(str(jobs[n].key), job_id)
-            else:
-                answers[n] = Enqueued(job_id, made=made)
-        keyed = unseen
-    return [answers[n] for n in range(len(jobs))]
+_log = logging.getLogger("tenure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +47,9 @@ def claim(
     yield from _close_expired(versions, limit, queues=queues)
     values = {**machine.claim, **taking.values(), "queues": list(queues), "limit": limit}
     rows = yield statement("claim", values)
-    won = [job((*row[1:], taking.key)) for row in rows if row[1] is not None]
-    if won:
-        return won
-    if rows[0][0]:
-        yield statement("forget_claim", {"claim_key": taking.key})
-    elif taking.repeatable:
+    if not rows and taking.repeatable:
         return (yield from _repeat(machine, taking.key, job))
-    return []
+    return [job((*row, taking.key)) for row in rows]
 
 
 def claim_by_id(
@@ -91,19 +57,22 @@ def claim_by_id(
 ) -> Plan[list[Job | Refused]]:
     """Take these jobs, waiting for their rows; each that cannot be had says why."""
     machine = versions[-1]
-    yield from _close_expired(versions, len(ids), ids=ids)
-    outcomes = yield from move(machine, "claim", Batch(ids), {**taking.values(), "actor": taking.worker})
-    if outcomes is None:
-        won = {each.id: each for each in (yield from _repeat(machine, taking.key, job))}
-        return [won.get(job_id) or StaleLease(job_id) for job_id in ids]
+    asked = list(dict.fromkeys(ids))
+    yield from _close_expired(versions, len(asked), ids=asked)
+    moved = yield from move(machine, "claim", Batch(asked), {**taking.values(), "actor": taking.worker})
+    outcomes = dict(zip(asked, moved, strict=True))
     rows = yield statement("held", {**machine.claim, "claim_key": taking.key})
     won = {each.id: each for each in map(job, rows)}
-    if not won:
-        yield statement("forget_claim", {"claim_key": taking.key})
-    return [
-        outcome if isinstance(outcome, Refused) else won.get(outcome.job_id) or StaleLease(outcome.job_id)
-        for outcome in outcomes
-    ]
+    # Nothing moved and nothing is held: was the key used before, and what it won lost since?
+    used = taking.repeatable and not won and bool((yield statement("claim_used", {"claim_key": taking.key})))
+    return [won.get(job_id) or _not_won(job_id, outcomes[job_id], used) for job_id in ids]
+
+
+def _not_won(job_id: int, outcome: Outcome, used: bool) -> Refused:
+    """Why a job was not had: what the gate said, unless the key was spent on it before."""
+    # Taken, but not held any more; or left alone, because the key was spent already.
+    lost = isinstance(outcome, (Moved, Busy))
+    return StaleLease(job_id) if used or lost or not isinstance(outcome, Refused) else outcome
 
 
 def _close_expired(
@@ -125,10 +94,9 @@ def _repeat(machine: Machine, key: UUID, job: Callable[[Row], Job]) -> Plan[list
     return []
 
 
-def finish(machine: Machine, verb: str, batch: Batch) -> Plan[list[Outcome]]:
+def finish(machine: Machine, verb: str, batch: Batch, *, skip_locked: bool = False) -> Plan[list[Outcome]]:
     """Move held jobs; those that stop at a commit point are settled in a transaction of their own."""
-    outcomes = yield from move(machine, verb, batch, {"fenced": True})
-    assert outcomes is not None  # only a claim can be a repeat
+    outcomes = yield from move(machine, verb, batch, {"fenced": True}, skip_locked=skip_locked)
     return (yield from _settle_after(machine, outcomes))
 
 
@@ -161,27 +129,35 @@ def promote(machine: Machine, limit: int) -> Plan[list[Outcome]]:
 
 def settle(machine: Machine, limit: int, ids: Sequence[int] | None = None) -> Plan[list[Outcome]]:
     """Write the record of jobs that stand at a commit point, then end them: both, or neither."""
-    pending = yield statement("settling", {**machine.claim, "limit": limit, "ids": ids})
+    tried: list[int] = []
     outcomes: list[Outcome] = []
-    if pending:
+    while rows := (yield statement("settling", {**machine.claim, "limit": limit, "ids": ids, "tried": tried or None})):
+        page = [row[0] for row in rows]
         try:
-            outcomes = yield Atomic(_record_and_move(machine, [row[0] for row in pending]))
-        except psycopg.Error:
-            if len(pending) == 1:
-                raise
-            outcomes = yield from _settle_one_by_one(machine, [row[0] for row in pending])
+            outcomes += yield Atomic(_record_and_move(machine, page))
+        except psycopg.Error as error:
+            if error.sqlstate is None:
+                raise  # the connection is gone, not a record refused
+            outcomes += yield from _settle_one_by_one(machine, page)
+        tried += page
+        if len(page) < limit:
+            break
     return outcomes
 
 
 def _settle_one_by_one(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]]:
     """A record that cannot be written must not hold up its neighbours'."""
     outcomes: list[Outcome] = []
-    for n, job_id in enumerate(ids):
+    for job_id in ids:
         try:
             outcomes += yield Atomic(_record_and_move(machine, [job_id]))
-        except psycopg.Error:
-            if n == len(ids) - 1 and not outcomes:
+        except psycopg.Error as error:
+            if error.sqlstate is None:
                 raise
+            why = str(error).splitlines()[0]
+            outcomes.append(
+                Refused(job_id, f"job {job_id}: its record could not be written ({why})", code="NOT_SETTLED")
+            )
     return outcomes
 
 
@@ -203,8 +179,7 @@ def _pick_and_move(
     if not rows:
         return []
     batch = Batch([row[0] for row in rows], errors=None if error is None else [error] * len(rows))
-    outcomes = yield from move(machine, verb, batch, {"actor": UPKEEP})
-    return outcomes or []
+    return (yield from move(machine, verb, batch, {"actor": UPKEEP}))
 
 
 def _record_and_move(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]]:
@@ -214,8 +189,7 @@ def _record_and_move(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]
     path = machine.contract.path("settle")
     picked = [row[0] for row in rows]
     yield statement("record", {"ids": picked, "letter": path.letter if path else None})
-    outcomes = yield from move(machine, "settle", Batch(picked), {"actor": UPKEEP})
-    return outcomes or []
+    return (yield from move(machine, "settle", Batch(picked), {"actor": UPKEEP}))
 
 
 def _settle_after(machine: Machine, outcomes: list[Outcome]) -> Plan[list[Outcome]]:
@@ -225,7 +199,8 @@ def _settle_after(machine: Machine, outcomes: list[Outcome]) -> Plan[list[Outcom
         return outcomes
     try:
         settled = yield from settle(machine, len(pending), pending)
-    except psycopg.Error:
+    except psycopg.Error as error:
+        _log.warning("jobs %s stay at their commit point until the next settle: %s", pending, error)
         return outcomes
     ends = {outcome.job_id: outcome for outcome in settled if isinstance(outcome, Moved)}
     return [_settled(outcome, ends) for outcome in outcomes]
@@ -234,53 +209,3 @@ def _settle_after(machine: Machine, outcomes: list[Outcome]) -> Plan[list[Outcom
 def _settled(outcome: Outcome, ends: Mapping[int, Moved]) -> Outcome:
     end = ends.get(outcome.job_id) if isinstance(outcome, Moved) else None
     return outcome._replace(state=end.state, role=end.role) if end and isinstance(outcome, Moved) else outcome
-
-
-def _new_rows(
-    machine: Machine,
-    jobs: Sequence[NewJob],
-    checked: Sequence[tuple[str, int]],
-    which: Sequence[int],
-    created_by: str | None,
-) -> dict[str, Any]:
-    chosen = [jobs[n] for n in which]
-    contract = machine.contract
-    return {
-        "contract": contract.name,
-        "version": contract.version,
-        "state": contract.initial,
-        "counter": contract.counter.initial,
-        "created_by": created_by,
-        **_column("queue", [job.queue for job in chosen]),
-        **_column("type", [job.type for job in chosen]),
-        **_column("tenant", [job.tenant_id for job in chosen]),
-        **_column("priority", [job.priority for job in chosen]),
-        **_column("limit", [checked[n][1] for n in which]),
-        "payloads": [checked[n][0] for n in which],
-        "dues": _if_any([job.run_at and intake.moment("run_at", job.run_at) for job in chosen]),
-        "delays": _if_any([job.delay_ms for job in chosen]),
-        "traces": _if_any([job.trace_id for job in chosen]),
-        "correlations": _if_any([job.correlation_id for job in chosen]),
-    }
-
-
-def _if_any(values: list[Any]) -> list[Any]:
-    """A column that is mostly absent: nothing when nobody gave it."""
-    return [] if values.count(None) == len(values) else values
-
-
-def _column(name: str, values: list[Any]) -> dict[str, Any]:
-    """A column of a batch: one value when all are equal, as they mostly are, else an array."""
-    same = values.count(values[0]) == len(values)
-    return {f"every_{name}": values[0] if same else None, f"each_{name}": [] if same else values}
-
-
-def _body_hash(machine: Machine, job: NewJob) -> str:
-    """What must be equal for a repeated key to be the same request."""
-    body = {
-        "contract": machine.contract.name, "type": job.type, "queue": job.queue, "priority": job.priority,
-        "max_attempts": job.max_attempts, "run_at": job.run_at and intake.moment("run_at", job.run_at).isoformat(),
-        "delay_ms": job.delay_ms,
-        "payload": job.payload,
-    }  # fmt: skip
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

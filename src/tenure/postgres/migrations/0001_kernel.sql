@@ -201,7 +201,7 @@ create function tenure.backoff_ms(
 
 -- A failure as the job's row keeps it: the facts as given, when and at which attempt, and what follows from it.
 create function tenure.failure(
-    error jsonb, ts timestamptz, attempt integer, max_attempts integer, role text, wait_ms bigint
+    error jsonb, ts timestamptz, attempt integer, max_attempts integer, role text, t timestamptz, wait_ms bigint
 ) returns jsonb
     language sql immutable parallel safe
     return case when error is not null then
@@ -209,7 +209,7 @@ create function tenure.failure(
             'ts', tenure.iso(ts), 'attempt', attempt, 'max_attempts', max_attempts,
             'terminal', role in ('done', 'settling'))
         || case when role in ('ready', 'waiting') and wait_ms is not null
-                then jsonb_build_object('delay_ms', wait_ms, 'due_at', tenure.iso(ts + wait_ms * interval '1 millisecond'))
+                then jsonb_build_object('delay_ms', wait_ms, 'due_at', tenure.iso(t + wait_ms * interval '1 millisecond'))
                 else '{}'::jsonb end
     end;
 
@@ -225,6 +225,8 @@ end
 $$;
 create trigger keep_the_log before update or delete on tenure.event
     for each row execute function tenure.keep_the_log();
+create trigger keep_the_whole_log before truncate on tenure.event
+    for each statement execute function tenure.keep_the_log();
 
 create table tenure.range (
     low     bigint primary key,
@@ -233,15 +235,21 @@ create table tenure.range (
 );
 
 -- Make id ranges ahead of the last id given. The sequence ends where the ranges end, so no job can exist that a
--- claim could not log. Attaching takes a lock that neither readers nor writers wait for.
+-- claim could not log. Attaching takes locks that neither readers nor writers wait for; moving the sequence's end waits
+-- for open transactions that took an id, so it gives up at once and is tried again in the next round, long before the
+-- end is reached.
 create function tenure.extend_ranges(ahead integer) returns integer
     language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     width constant bigint := 1048576;
     given bigint;
     low   bigint;
+    ends  bigint;
     made  integer := 0;
 begin
+    if ahead is null or ahead not between 1 and 64 then
+        raise exception 'ranges are made 1 to 64 ahead, not %', ahead using errcode = 'invalid_parameter_value';
+    end if;
     perform pg_advisory_xact_lock(hashtextextended('tenure.extend_ranges', 0));
     select coalesce(last_value, 0) into given from tenure.job_id_seq;
     loop
@@ -253,10 +261,22 @@ begin
         execute format('create table tenure.event_%s (like tenure.event including all)', low / width);
         execute format('alter table tenure.event attach partition tenure.event_%s for values from (%s) to (%s)',
                        low / width, low, low + width);
-        execute format('alter sequence tenure.job_id_seq maxvalue %s', low + width - 1);
         insert into tenure.range (low, high) values (low, low + width);
         made := made + 1;
     end loop;
+    select max_value into ends from pg_sequences where schemaname = 'tenure' and sequencename = 'job_id_seq';
+    if ends <> low - 1 then
+        if given < ends - width then
+            perform set_config('lock_timeout', '200ms', true);
+        end if;
+        begin
+            execute format('alter sequence tenure.job_id_seq maxvalue %s', low - 1);
+        exception when lock_not_available then
+            if given >= ends - width then
+                raise;
+            end if;
+        end;
+    end if;
     return made;
 end
 $$;

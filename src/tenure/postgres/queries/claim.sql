@@ -1,8 +1,9 @@
 -- Which due jobs does this caller get now?
 --
--- Whoever inserts the claim key picks; a repeat of the call finds the key taken and gets nothing here (held.sql then
--- says what the first call won). Nobody waits for a row: locked ones are skipped, because another claimer has them.
--- The lanes (queue by queue, priority 0 to 9) are walked lazily, so a million delayed urgent jobs cost one index probe.
+-- Nobody waits for a row: locked ones are skipped, because another claimer has them. The lanes (queue by queue, priority
+-- 0 to 9) are walked lazily, so a million delayed urgent jobs cost one index probe. The claim key is spent with the
+-- first job found: of several calls with one key, one inserts it and moves jobs, the others wait for it and move none
+-- (held.sql then says what the first one won). An idle queue, which is asked often, spends no key.
 with clock as materialized (
     select clock_timestamp() as t
 ),
@@ -16,44 +17,23 @@ path as materialized (
         :path_type::text[]
     ) as p (trigger, source, state, role, bump, type)
 ),
--- An idle queue is asked often, so a key is spent only when something is there to win.
-fresh as (
-    insert into tenure.claim (key)
-    select :claim_key::uuid
-    where exists (
-        select from clock, lane, lateral (
-            select from tenure.job
-            where contract = :contract::text and queue = lane.queue and priority = lane.priority and role = 'ready'
-              and coalesce(due_at, '-infinity') <= clock.t and (lease_expires_at is null or lease_expires_at < clock.t)
-            limit 1
-        ) as due
-    ) or exists (
-        select from clock, tenure.job
-        where :reclaims::boolean and contract = :contract::text and role in ('leased', 'active', 'settling')
-          and queue = any (:queues::text[]) and lease_expires_at < clock.t
-          and claims < greatest(1, max_attempts + :extra::integer) + raises
-    )
-    on conflict do nothing
-    returning key
-),
 found as materialized (
-    select row.* from fresh, clock, lateral (
+    select row.* from clock, lateral (
         -- Where a contract reclaims in place, dead workers' jobs go first: a full queue must not starve them.
         select expired.* from (
             select ctid as tid, state, updated_at from tenure.job
-            where :reclaims::boolean and fresh.key is not null
-              and contract = :contract::text and role in ('leased', 'active', 'settling')
-              and queue = any (:queues::text[]) and lease_expires_at < clock.t
-              and claims < greatest(1, max_attempts + :extra::integer) + raises
+            where :reclaims::boolean and contract = :contract::text and role in ('leased', 'active', 'settling')
+              and state = any (:path_source::text[]) and queue = any (:queues::text[]) and lease_expires_at < clock.t
+              and claims < greatest(1, max_attempts + :extra::integer) + raises and cancel_requested_at is null
             limit :limit::bigint
             for update skip locked
         ) as expired
         union all
         select due.* from lane, lateral (
             select ctid as tid, state, updated_at from tenure.job
-            where fresh.key is not null
-              and contract = :contract::text and queue = lane.queue and priority = lane.priority and role = 'ready'
-              and coalesce(due_at, '-infinity') <= clock.t and (lease_expires_at is null or lease_expires_at < clock.t)
+            where contract = :contract::text and queue = lane.queue and priority = lane.priority and role = 'ready'
+              and state = any (:path_source::text[]) and coalesce(due_at, '-infinity') <= clock.t
+              and (lease_expires_at is null or lease_expires_at < clock.t)
             order by coalesce(due_at, '-infinity'), id
             limit :limit::bigint
             for update skip locked
@@ -61,9 +41,19 @@ found as materialized (
     ) as row
     limit :limit::bigint
 ),
+fresh as (
+    insert into tenure.claim (key)
+    select :claim_key::uuid where exists (select from found)
+    on conflict do nothing
+    returning key
+),
+-- The lease runs from the clock; the log's time also rises when the clock steps back.
 picked as materialized (
-    select found.tid, way.*, greatest(clock_timestamp(), found.updated_at + interval '1 microsecond') as ts
-    from found cross join lateral (select * from path where path.source = found.state limit 1) as way
+    select tid, t, greatest(t, updated_at + interval '1 microsecond') as ts, way.*
+    from (
+        select found.*, clock_timestamp() as t from found where exists (select from fresh)
+    ) as clocked
+    cross join lateral (select * from path where path.source = clocked.state limit 1) as way
 ),
 moved as (
     update tenure.job
@@ -71,7 +61,7 @@ moved as (
         seq = job.seq + 1, updated_at = picked.ts, started_at = picked.ts,
         first_started_at = coalesce(job.first_started_at, picked.ts),
         lease_token = :claim_key::uuid, lease_owner = :owner::text,
-        lease_expires_at = picked.ts + :lease_ms::bigint * interval '1 millisecond', last_heartbeat_at = null
+        lease_expires_at = picked.t + :lease_ms::bigint * interval '1 millisecond', last_heartbeat_at = null
     from picked
     where job.ctid = picked.tid
     returning job.*, picked.trigger, picked.source, picked.type as event_type
@@ -84,10 +74,10 @@ logged as (
            case when event_type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end
     from moved
 )
-select spent.fresh, moved.id, moved.contract, moved.version, moved.state, moved.role, moved.queue, moved.type,
+select moved.id, moved.contract, moved.version, moved.state, moved.role, moved.queue, moved.type,
        moved.tenant_id, moved.priority, moved.claims, moved.raises, moved.counter, moved.max_attempts,
        moved.payload::text, moved.lease_owner, moved.lease_expires_at, moved.due_at,
        moved.created_at, moved.updated_at, moved.started_at, moved.finished_at, moved.cancel_requested_at,
        moved.trace_id, moved.correlation_id, moved.idempotency_key, moved.origin_letter, moved.last_error::text,
        moved.result::text, moved.checkpoint::text
-from (select count(*) > 0 as fresh from fresh) as spent left join moved on true
+from moved

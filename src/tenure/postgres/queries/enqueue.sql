@@ -1,19 +1,22 @@
 -- Make these jobs; the answer lists their ids in the order asked.
--- A column that is the same for the whole batch comes as one value (every_…), else as an array (each_…).
+-- A column that is the same for the whole batch comes as one value (every_…), else as an array (each_…). Jobs with an
+-- idempotency key come with the id that their key was given.
 insert into tenure.job (
-    contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload, trace_id,
-    correlation_id, created_by, created_at, updated_at)
-select :contract::text, :version::text, :state::text, 'ready', :counter::integer,
-       coalesce(a.queue, :every_queue::text), coalesce(a.type, :every_type::text),
+    id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
+    trace_id, correlation_id, created_by, idempotency_key, created_at, updated_at)
+select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::text, :state::text, 'ready',
+       :counter::integer, coalesce(a.queue, :every_queue::text), coalesce(a.type, :every_type::text),
        coalesce(a.tenant_id, :every_tenant::text), coalesce(a.priority, :every_priority::smallint),
-       coalesce(a.max_attempts, :every_limit::integer), coalesce(a.due_at, clock.t + coalesce(a.delay_ms, 0) * interval '1 millisecond'), a.payload,
-       a.trace_id, a.correlation_id, :created_by::text, clock.t, clock.t
+       coalesce(a.max_attempts, :every_limit::integer),
+       coalesce(a.due_at, clock.t + coalesce(a.delay_ms, 0) * interval '1 millisecond'), a.payload, a.trace_id,
+       a.correlation_id, :created_by::text, a.key, clock.t, clock.t
 from (select clock_timestamp() as t) as clock,
      unnest(
          :payloads::jsonb[], :each_queue::text[], :each_type::text[], :each_tenant::text[], :each_priority::smallint[],
-         :each_limit::integer[],
-         :dues::timestamptz[], :delays::bigint[], :traces::text[], :correlations::text[]
+         :each_limit::integer[], :dues::timestamptz[], :delays::bigint[], :traces::text[], :correlations::text[],
+         :ids::bigint[], :keys::text[]
      ) with ordinality
-     as a (payload, queue, type, tenant_id, priority, max_attempts, due_at, delay_ms, trace_id, correlation_id, n)
+     as a (payload, queue, type, tenant_id, priority, max_attempts, due_at, delay_ms, trace_id, correlation_id, id, key,
+           n)
 order by a.n
-returning id, due_at, created_at
+returning id

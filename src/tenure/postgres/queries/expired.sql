@@ -8,6 +8,5 @@ where contract = :contract::text and version = :version::text and role in ('leas
   -- Where a claim reclaims in place, only what can no longer be claimed is left to us.
   and not (:reclaims::boolean and cancel_requested_at is null
            and claims < greatest(1, max_attempts + :extra::integer) + raises)
-order by id
 limit :limit::bigint
 for update skip locked

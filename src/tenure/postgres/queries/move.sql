@@ -5,13 +5,7 @@
 -- a refusal use that clock and the locked version. A guard in the UPDATE's own WHERE would be judged before the wait.
 -- Contract values come as parameters: the paths that this verb may take, the budget, the backoff.
 -- Steps carry few columns on purpose: a row is copied at each of them.
-with fresh as (
-    insert into tenure.claim (key)
-    select :claim_key::uuid where :claim_key::uuid is not null
-    on conflict do nothing
-    returning key
-),
-path as materialized (
+with path as materialized (
     select trigger, source, string_to_array(hops, '>') as hops, role, due, letter, bump, type
     from unnest(
         :path_trigger::text[], :path_source::text[], :path_hops::text[], :path_role::text[], :path_due::text[],
@@ -33,7 +27,7 @@ locked as materialized (
                claims < greatest(1, max_attempts + :extra::integer) + raises as in_budget,
                cancel_requested_at is not null as cancelling
         from tenure.job
-        where job.id = asked.id and (:claim_key::uuid is null or exists (select from fresh))
+        where job.id = asked.id
         for update
     ) as row
 ),
@@ -57,7 +51,7 @@ told as materialized (
                when :fenced::boolean and (not proven or :forfeits::boolean and (expired or orphaned)) then 'stale'
                when path.hops is null then 'state'
                when aim = 'claim' and (coalesce(due_at, '-infinity') > t or lease_expires_at >= t) then 'not_due'
-               when aim = 'reclaim' and not (expired and in_budget) then 'state'
+               when aim = 'reclaim' and not (expired and in_budget and not cancelling) then 'state'
                when :verb::text = 'expire' and not (expired or orphaned) then 'not_due'
                when :verb::text = 'promote' and not coalesce(due_at <= t, false) then 'not_due'
            end as refusal
@@ -74,18 +68,29 @@ told as materialized (
                    when :verb::text = 'claim' then case when role = 'ready' then 'claim' else 'reclaim' end
                    else :verb::text
                end as aim
-        from (select locked.*, clock_timestamp() as t from locked) as clocked
+        from (
+            select locked.*, clock_timestamp() as t from locked
+            -- A claim starts its leases when it has all its rows: no lease ends while it waits for a neighbour.
+            where :claim_key::uuid is null or (select count(*) from locked) > 0
+        ) as clocked
     ) as aimed
     left join path on path.trigger = aim and path.source = aimed.state
+),
+-- A claim key is spent with the first job that it wins.
+fresh as (
+    insert into tenure.claim (key)
+    select :claim_key::uuid where :claim_key::uuid is not null and exists (select from told where refusal is null)
+    on conflict do nothing
+    returning key
 ),
 moved as (
     update tenure.job
     set state = told.hops[cardinality(told.hops)], role = told.to_role, seq = job.seq + cardinality(told.hops),
         updated_at = told.ts + (cardinality(told.hops) - 1) * interval '1 microsecond',
         counter = job.counter + told.bump, raises = job.raises + (told.aim = 'snooze')::integer,
-        due_at = coalesce(told.ts + told.wait_ms * interval '1 millisecond', job.due_at),
+        due_at = coalesce(told.t + told.wait_ms * interval '1 millisecond', job.due_at),
         last_error = coalesce(tenure.failure(told.error, told.ts, job.counter + told.bump, job.max_attempts, told.to_role,
-                                             told.wait_ms), job.last_error),
+                                             told.t, told.wait_ms), job.last_error),
         last_heartbeat_at = case when told.aim = 'start' then told.ts else job.last_heartbeat_at end,
         lease_token = case when told.to_role in ('leased', 'active') then job.lease_token end,
         lease_owner = case when told.to_role in ('leased', 'active') then job.lease_owner end,
@@ -100,9 +105,9 @@ taken as (
         counter = job.counter + told.bump, started_at = told.ts,
         first_started_at = coalesce(job.first_started_at, told.ts), last_heartbeat_at = null,
         lease_token = :claim_key::uuid, lease_owner = :owner::text,
-        lease_expires_at = told.ts + :lease_ms::bigint * interval '1 millisecond'
+        lease_expires_at = told.t + :lease_ms::bigint * interval '1 millisecond'
     from told
-    where job.id = told.id and told.refusal is null and :claim_key::uuid is not null
+    where job.id = told.id and told.refusal is null and exists (select from fresh)
     returning told.*, job.seq - 1 as seq, job.counter, job.max_attempts, job.correlation_id, job.trace_id
 ),
 gone as (
@@ -125,7 +130,7 @@ finished as (
            case when :fenced::boolean then lease_token end, seq + cardinality(hops), claims, raises, counter,
            max_attempts, priority, :contract::text, :version::text, hops[cardinality(hops)], 'done', queue, type,
            tenant_id, created_by, trace_id, correlation_id, idempotency_key, payload,
-           coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, wait_ms), last_error), result, progress,
+           coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, t, wait_ms), last_error), result, progress,
            checkpoint
     from gone
 ),
@@ -134,7 +139,7 @@ recorded as (
         job_id, contract, tenant_id, type, reason_code, stage, last_error, counter, claims, last_owner,
         last_lease_expires_at, correlation_id, trace_id, payload, failed_at)
     select id, :contract::text, tenant_id, type, coalesce(reason, letter), coalesce(error ->> 'stage', 'exec'),
-           coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, wait_ms), last_error,
+           coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, t, wait_ms), last_error,
                     jsonb_build_object('message', letter)),
            counter, claims, lease_owner, lease_expires_at, coalesce(correlation_id, tenure.made_id('correlation', id)),
            coalesce(trace_id, tenure.made_id('trace', id)), payload,
@@ -148,28 +153,28 @@ logged as (
     select id, ts + (k - 1) * interval '1 microsecond', seq + k, claims, counter, max_attempts, :contract::text, aim,
            case when k = 1 then state else hops[k - 1] end, hops[k], actor, why,
            case when k = 1 and (error is not null or wait_ms is not null) then jsonb_strip_nulls(jsonb_build_object(
-               'error', error, 'delay_ms', wait_ms, 'due_at', tenure.iso(ts + wait_ms * interval '1 millisecond'),
+               'error', error, 'delay_ms', wait_ms, 'due_at', tenure.iso(t + wait_ms * interval '1 millisecond'),
                'terminal', to_role = 'done'))
            end,
            event_type,
            case when event_type is not null then coalesce(correlation_id, tenure.made_id('correlation', id)) end,
            case when event_type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end
     from (
-        select id, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
+        select id, t, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
                event_type, correlation_id, trace_id, generate_series(1, cardinality(hops)) as k
         from moved
         union all
-        select id, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
+        select id, t, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
                event_type, correlation_id, trace_id, generate_series(1, cardinality(hops)) as k
         from gone
         union all
-        select id, ts, seq, claims + 1, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
+        select id, t, ts, seq, claims + 1, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
                event_type, correlation_id, trace_id, 1 as k
         from taken
     ) as hopped
 )
 select n, refusal, id, aim, state, hops[cardinality(hops)] as to_state, to_role, claims, counter, ts,
-       ts + wait_ms * interval '1 millisecond' as due_at, wait_ms, null::text as holder, null::timestamptz as since
+       t + wait_ms * interval '1 millisecond' as due_at, wait_ms, null::text as holder, null::timestamptz as since
 from moved
 union all
 select n, refusal, id, aim, state, hops[cardinality(hops)], to_role, claims, counter, ts, null, null, null, null
@@ -183,8 +188,3 @@ select n, refusal, id, aim, state, null, null, claims, null, t, due_at, null, ca
        started_at
 from told
 where refusal is not null
-union all
--- Row 0 tells a first claim from a repeat.
-select 0, case when exists (select from fresh) then 'fresh' else 'repeat' end, null, null, null, null, null, null, null,
-       null, null, null, null, null
-where :claim_key::uuid is not null

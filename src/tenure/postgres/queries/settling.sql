@@ -2,7 +2,6 @@
 select id
 from tenure.job
 where contract = :contract::text and version = :version::text and role in ('leased', 'active', 'settling') and role = 'settling'
-  and (:ids::bigint[] is null or id = any (:ids::bigint[]))
-order by id
+  and (:ids::bigint[] is null or id = any (:ids::bigint[])) and (:tried::bigint[] is null or id <> all (:tried::bigint[]))
 limit :limit::bigint
 for update skip locked
