@@ -8,6 +8,7 @@
 2. The claim of 100 on a table with 1 M finished and 1 M waiting jobs, and with 1 M delayed urgent jobs in front, beside
    the same claim on a table of 1,000 ready jobs.
 3. WAL bytes of one life.
+4. Processor time of client and server, apart, for each stage of a life (Linux).
 
 Compare ratios within one run; seconds differ between machines and between days.
 """
@@ -218,6 +219,34 @@ async def wal_per_life(dsn: str) -> int:
     return round(float(used) / 20_000)
 
 
+async def processor_time(dsn: str) -> dict[str, list[float]]:
+    """Microseconds of processor time a job, at a batch of 500: [client, server] for each stage."""
+    async with Store.open(dsn, connections=1) as store:
+        ours, spent = Ours(store), [0.0] * 6
+        await lives(ours, 500, 10_000)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            server = _one(connection, "select pid from pg_stat_activity where application_name = 'tenure'")
+        for _ in range(40):
+            before = _clocks(server)
+            for stage in range(3):
+                if stage == 0:
+                    await ours.enqueue(500)
+                elif stage == 1:
+                    held = await ours.claim(500)
+                else:
+                    await ours.finish(held)
+                after = _clocks(server)
+                spent[2 * stage] += after[0] - before[0]
+                spent[2 * stage + 1] += after[1] - before[1]
+                before = after
+    micro = [round(seconds / 20_000 * 1e6, 1) for seconds in spent]
+    return {"enqueue": micro[:2], "claim": micro[2:4], "succeed": micro[4:]}
+
+
+def _clocks(server: int) -> tuple[float, float]:
+    return time.process_time(), int(Path(f"/proc/{server}/schedstat").read_text().split()[0]) / 1e9
+
+
 def _one(connection: psycopg.Connection[Any], query: str) -> Any:
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
@@ -304,6 +333,12 @@ def show(report: dict[str, Any]) -> None:
     print("|---|---|---|")
     for row in report["depth"]:
         print(f"| {row['table']} | {row['claim_ms']} | {row['ratio']:.2f} |")
+    if report["processor"]:
+        print("\nProcessor time at a batch of 500, microseconds a job")
+        print("| stage | client | server |")
+        print("|---|---|---|")
+        for stage, (client, server) in report["processor"].items():
+            print(f"| {stage} | {client} | {server} |")
     print(f"\nWAL: {report['wal_bytes']:,} bytes a life (batches of 500); PostgreSQL {report['postgres']}")
 
 
@@ -333,6 +368,8 @@ def main() -> None:
         print("measuring lives …", file=sys.stderr)
         report = {"postgres": version, "life": asyncio.run(compare(life, options.quick))}
         report["wal_bytes"] = asyncio.run(wal_per_life(make("wal")))
+        linux = Path("/proc/self/schedstat").exists()
+        report["processor"] = asyncio.run(processor_time(make("processor"))) if linux else {}
         print("measuring depth …", file=sys.stderr)
         report["depth"] = asyncio.run(depth(make, options.quick))
     if options.json:
