@@ -6,6 +6,7 @@ import fcntl
 import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -51,24 +52,28 @@ def template(server: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return _TEMPLATE
 
 
+@contextmanager
+def own_database(server: str, options: str = "") -> Iterator[str]:
+    """A database that is gone afterwards, whoever is still connected."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"create database {name} {options}".encode())
+        yield make_conninfo(server, dbname=name)
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
 @pytest.fixture
 def dsn(server: str, template: str) -> Iterator[str]:
     """A migrated database of this test's own."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"create database {name} template {template}")
-        yield make_conninfo(server, dbname=name)
-        connection.execute(f"drop database {name} with (force)")
+    with own_database(server, f"template {template}") as made:
+        yield made
 
 
 @pytest.fixture
 def empty_dsn(server: str) -> Iterator[str]:
     """A database of this test's own in which nothing was made yet."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"create database {name}")
-        yield make_conninfo(server, dbname=name)
-        connection.execute(f"drop database {name} with (force)")
+    with own_database(server) as made:
+        yield made
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
+from tests.conftest import own_database
 from tests.harness import Harness
 from tests.races.sessions import Arena, Session
 
@@ -16,11 +14,8 @@ from tests.races.sessions import Arena, Session
 @pytest.fixture(scope="module")
 def file_dsn(server: str, template: str) -> Iterator[str]:
     """A migrated database that the tests of one file share."""
-    name = f"races_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"create database {name} template {template}")
-        yield make_conninfo(server, dbname=name)
-        connection.execute(f"drop database {name} with (force)")
+    with own_database(server, f"template {template}") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
