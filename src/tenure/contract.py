@@ -127,6 +127,8 @@ class Lease:
     #: What an expired holder's failure looks like.
     error: Mapping[str, Any] = field(default_factory=lambda: {"type": "LeaseExpired", "message": "the lease expired"})
     heartbeat: Heartbeat | None = None
+    #: A beat renews the lease when at most this share of it is left.
+    renew_at: float = 0.5
     #: A claim closes expired leases of its queues before it picks.
     closed_by_claim: bool = False
 

@@ -28,6 +28,15 @@ class Moved(NamedTuple):
         return self.role in ("ready", "waiting")
 
 
+class Noted(NamedTuple):
+    """A note that was made: until when the job is held now, and whether its holder is asked to stop."""
+
+    job_id: int
+    lease_expires_at: datetime | None
+    cancel_requested: bool
+    renewed: bool
+
+
 class Enqueued(NamedTuple):
     """A job that exists: made by this call, or by an earlier one with the same key."""
 

@@ -18,6 +18,7 @@ from tenure.errors import Refused
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved, Outcome
 from tenure.postgres.connect import engine_dsn, our_errors
+from tenure.postgres.engine import Engine
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, run_sync
 from tenure.postgres.store import Store
@@ -31,14 +32,14 @@ CONTRACTS = ("standard", "phase27", "dispatcher", "reliability", "simple", "gate
 TRANSIENT = Failure("no answer", type="TransientError", retryable=True)
 
 
-class OneConnection(Store):
-    """The store's verbs on one synchronous connection, so that a test decides when its transaction ends."""
+class OneConnection(Engine):
+    """The engine on one synchronous connection, so that a test decides when its transaction ends."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        super().__init__(None, Registry())  # type: ignore[arg-type]  # no pool: `_run` is all that ever asked for it
+        super().__init__(None, Registry())  # type: ignore[arg-type]  # no pool: `run` is all that ever asked for it
         self.connection = connection
 
-    async def _run(self, plan: Callable[[], Plan[T]]) -> T:
+    async def run(self, plan: Callable[[], Plan[T]]) -> T:
         with our_errors():
             return run_sync(self.connection, plan())
 
@@ -49,7 +50,7 @@ class Session:
     def __init__(self, dsn: str, name: str) -> None:
         self.name = name
         self.connection = psycopg.connect(engine_dsn(make_conninfo(dsn, application_name=name)), autocommit=True)
-        self.store = OneConnection(self.connection)
+        self.store = Store(OneConnection(self.connection))
 
     def __enter__(self) -> Self:
         return self

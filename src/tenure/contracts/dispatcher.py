@@ -40,8 +40,9 @@ DISPATCHER = Contract(
     lease=Lease(
         120_000,
         error={"type": "LeaseExpired", "message": "timeout", "code": "timeout"},
-        # Beats extend the lease; the document gives no second clock, so no number of missed beats orphans.
+        # Every beat extends the lease; the document gives no second clock, so no number of missed beats orphans.
         heartbeat=None,
+        renew_at=1.0,
     ),
     retryable=Retryable("any"),
     cancel_modes=("soft", "hard"),

@@ -53,6 +53,7 @@ STANDARD = Contract(
     ),
     dead_letters=DeadLetters("record"),
     cancel_modes=("soft", "hard"),
+    facts=("cancel_requested",),
     views=(
         View(
             "jobs",
@@ -95,5 +96,6 @@ STANDARD = Contract(
         Event("snoozed", ("snooze",), {"due_at": "due"}),
         Event("handed_back", ("hand_back",), {"due_at": "due"}),
         Event("cancelled", ("cancel",), {"reason": "reason"}),
+        Event("cancel_requested", ("cancel_requested",), {"reason": "reason"}),
     ),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ class Batch:
     errors: Sequence[str | None] | None = None
     results: Sequence[str | None] | None = None
     delays: Sequence[int | None] | None = None
+    notes: Sequence[str | None] | None = None
 
     def values(self, turn: Sequence[int]) -> dict[str, Any]:
         """The parameters of the jobs at these places. unnest pads a shorter array with NULL: no fact, no array."""
@@ -38,6 +40,7 @@ class Batch:
             "errors": _at(self.errors, turn),
             "results": _at(self.results, turn),
             "delays": _at(self.delays, turn),
+            "notes": _at(self.notes, turn),
         }
 
 
@@ -62,7 +65,7 @@ def move(
     """Send a batch through the gate; one outcome per job, in order. A job that was skipped is Busy."""
     outcomes: list[Any] = [None] * len(batch.ids)
     # One job twice in a batch (a holder and its ghost, coalesced): the second asks after the first was answered.
-    for turn in _turns(batch.ids):
+    for turn in turns(batch.ids):
         values = {"fenced": False, **machine.moves[verb], **extra, **batch.values(turn)}
         rows = yield statement("move", values, skip_locked=skip_locked)
         for row in rows:
@@ -70,11 +73,11 @@ def move(
             outcomes[turn[row[0] - 1]] = Moved._make(row[2:12]) if moved else _refusal(machine, verb, row)
         missing = [n for n in turn if outcomes[n] is None]
         if missing:
-            yield from _explain(machine, verb, batch, missing, outcomes)
+            yield from explain(machine, verb, batch, missing, outcomes)
     return outcomes
 
 
-def _explain(machine: Machine, verb: str, batch: Batch, missing: Sequence[int], outcomes: list[Any]) -> Plan[None]:
+def explain(machine: Machine, verb: str, batch: Batch, missing: Sequence[int], outcomes: list[Any]) -> Plan[None]:
     """Why the gate said nothing of these jobs: they are finished, skipped, or unknown."""
     ids = [batch.ids[n] for n in missing]
     ended = {row[0]: row for row in (yield statement("finished", {"ids": ids}))}
@@ -87,8 +90,8 @@ def _explain(machine: Machine, verb: str, batch: Batch, missing: Sequence[int], 
             outcomes[n] = Busy(job_id) if job_id in live else JobNotFound(job_id)
 
 
-def _turns(ids: Sequence[int]) -> Iterable[Sequence[int]]:
-    """The batch in id order, so that all callers lock in one order; a repeated id waits for the next turn."""
+def turns(ids: Sequence[int]) -> Iterable[Sequence[int]]:
+    """A batch in id order, so that all callers lock in one order; a repeated id waits for the next turn."""
     waiting = sorted(range(len(ids)), key=ids.__getitem__)
     while waiting:
         turn: list[int] = [waiting[0]]
@@ -102,13 +105,14 @@ def _turns(ids: Sequence[int]) -> Iterable[Sequence[int]]:
 def _refusal(machine: Machine, verb: str, row: Row) -> Refused:
     _, refusal, job_id, _, state, _, _, _, _, _, due_at, _, holder, since = row
     if refusal == "stale":
-        return StaleLease(job_id, held_by=holder, since=since)
+        return stale(job_id, holder, since)
     if refusal == "not_due":
         return NotDue(job_id, due_at)
     if refusal == "contract":
-        mine = f"{machine.contract.name} {machine.contract.version}"
-        return Refused(job_id, f"job {job_id} is not under contract {mine}; ask under its own", code="WRONG_CONTRACT")
-    return _invalid(machine, job_id, verb, state)
+        return wrong_contract(machine, job_id)
+    if refusal == "held":
+        return Refused(job_id, f"job {job_id} is held: its holder is asked to stop", code="HELD")
+    return invalid(machine, job_id, verb, state)
 
 
 def _ended(machine: Machine, verb: str, job_id: int, held: Held | None, row: Row) -> Refused:
@@ -116,9 +120,21 @@ def _ended(machine: Machine, verb: str, job_id: int, held: Held | None, row: Row
     _, _, _, state, claims, token, _ = row
     if held and (held.claims, held.token) != (claims, token):
         return StaleLease(job_id)
-    return _invalid(machine, job_id, verb, state)
+    return invalid(machine, job_id, verb, state)
 
 
-def _invalid(machine: Machine, job_id: int, trigger: str, state: str) -> InvalidTransition:
+def stale(job_id: int, holder: str | None, since: datetime | None) -> StaleLease:
+    """The caller does not hold the job; who does, if anybody."""
+    return StaleLease(job_id, held_by=holder, since=since)
+
+
+def wrong_contract(machine: Machine, job_id: int) -> Refused:
+    """The job is under another contract or version than the caller said."""
+    mine = f"{machine.contract.name} {machine.contract.version}"
+    return Refused(job_id, f"job {job_id} is not under contract {mine}; ask under its own", code="WRONG_CONTRACT")
+
+
+def invalid(machine: Machine, job_id: int, trigger: str, state: str) -> InvalidTransition:
+    """The contract has no such move from there; its own code."""
     contract = machine.contract
     return InvalidTransition(job_id, trigger, state, contract=contract.name, code=contract.invalid_transition)

@@ -18,6 +18,19 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "expire": ("expire", "expire_at_cap", "cancel"),
     "promote": ("promote",),
     "settle": ("settle",),
+    "snooze": ("snooze", "cancel"),
+    "hand_back": ("hand_back", "expire", "expire_at_cap", "cancel"),
+    "cancel": ("cancel",),
+    "dead_letter": ("dead_letter",),
+}
+
+#: What may be noted on a job without moving it, and the fact that a contract may declare for it.
+NOTES: Mapping[str, str | None] = {
+    "heartbeat": "heartbeat",
+    "progress": None,
+    "checkpoint": None,
+    "request_cancel": "cancel_requested",
+    "let_go": None,
 }
 
 
@@ -45,9 +58,20 @@ class Machine:
             "jitter_low": backoff.jitter.low,
             "jitter_high": backoff.jitter.high,
             "cap_after_jitter": backoff.cap_after_jitter,
+            "hands_back": contract.path("hand_back") is not None,
+            "soft": False,
         }
         self.claim = {**common, **self._paths(("claim", "reclaim"))}
         self.moves = {verb: {**common, "verb": verb, **self._paths(triggers)} for verb, triggers in VERBS.items()}
+        renewal = {"renewal": self._declared("renewed"), "renewal_type": self._fact_type("renewed")}
+        timing = {"lease_ms": lease.default_ms, "renew_ms": int(lease.default_ms * lease.renew_at)}
+        self.notes = {
+            verb: {
+                **common, **renewal, **timing, "verb": verb, "fenced": verb != "request_cancel",
+                "fact": fact and self._declared(fact), "fact_type": fact and self._fact_type(fact),
+            }
+            for verb, fact in NOTES.items()
+        }  # fmt: skip
         self.lost = json.dumps(dict(lease.error), ensure_ascii=False)
 
     def _paths(self, triggers: tuple[str, ...]) -> dict[str, str]:
@@ -68,6 +92,14 @@ class Machine:
             "path_bump": array(int(path.trigger in self.contract.counter.on) for path, _ in rows),
             "path_type": array(self._type(path) for path, _ in rows),
         }
+
+    def _declared(self, fact: str) -> str | None:
+        return fact if fact in self.contract.facts else None
+
+    def _fact_type(self, fact: str) -> str | None:
+        if not self.contract.indexed_log:
+            return None
+        return next((event.name for event in self.contract.events if fact in event.on), None)
 
     def _letter(self, path: Path) -> str | None:
         # A staged letter is written by a statement of its own, before the move.

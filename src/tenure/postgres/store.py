@@ -7,40 +7,36 @@ neighbours.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool
 
 from tenure import intake
 from tenure.contract import Contract
-from tenure.errors import BadInput, Busy, ConnectionLost, Refused, TenureError
+from tenure.errors import BadInput, Busy, Refused, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Enqueued, Moved, Outcome
-from tenure.postgres import verbs
-from tenure.postgres.connect import connecting, engine_dsn, our_errors
+from tenure.outcome import Enqueued, Moved, Noted, Outcome
+from tenure.postgres import notes, verbs
+from tenure.postgres.engine import Engine, ask
 from tenure.postgres.enqueue import Order, enqueue
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.machine import Machine
-from tenure.postgres.registry import Registry
-from tenure.postgres.statement import Atomic, Plan, Row, run, statement
+from tenure.postgres.statement import Atomic, Plan, Row, statement
 from tenure.postgres.verbs import Taking
 
 T = TypeVar("T")
-Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
-_DEADLOCK_TRIES = 5
+_HANDED_BACK = '{"type": "HandedBack", "message": "handed back unfinished", "code": "HANDED_BACK"}'
 
 
 class Store:
     """The kernel's verbs; made by `Store.connect` or, around a block, `Store.open`."""
 
-    def __init__(self, pool: Pool, registry: Registry, max_bytes: int = intake.MAX_BYTES) -> None:
-        self._pool = pool
-        self._registry = registry
+    def __init__(self, engine: Engine, max_bytes: int = intake.MAX_BYTES) -> None:
+        self._engine = engine
         self._max_bytes = max_bytes
 
     @classmethod
@@ -53,18 +49,11 @@ class Store:
         connections: int = 4,
     ) -> Store:
         """Connect, or say why not; `numbers` are this process's settings per contract. Close it when done."""
-        address = engine_dsn(dsn)
-        with connecting():  # a pool would try for long, and not say why
-            await (await psycopg.AsyncConnection.connect(address)).close()
-        pool: Pool = AsyncConnectionPool(
-            address, min_size=1, max_size=connections, open=False, timeout=10, kwargs={"autocommit": True}
-        )
-        await pool.open()
-        return cls(pool, Registry(numbers), max_bytes)
+        return cls(await Engine.connect(dsn, numbers, connections), max_bytes)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._pool.close()
+        await self._engine.close()
 
     @classmethod
     @asynccontextmanager
@@ -91,7 +80,7 @@ class Store:
             groups.setdefault((job.contract, job.version), []).append(n)
         orders = []
         for group, places in groups.items():  # every job is checked before any is written
-            machine = await self._machine(*group)
+            machine = await self._engine.machine(*group)
             checked = [self._checked(machine.contract, jobs, n) for n in places]
             orders.append(Order(machine, [jobs[n] for n in places], checked))
         answers: list[Any] = [None] * len(jobs)
@@ -112,10 +101,10 @@ class Store:
     async def _extending(self, plan: Callable[[], Plan[T]]) -> T:
         """No id exists beyond the ranges: at their end, make more, then ask again."""
         try:
-            return await self._run(plan)
+            return await self._engine.run(plan)
         except psycopg.errors.SequenceGeneratorLimitExceeded:
             await self.extend_ranges()
-            return await self._run(plan)
+            return await self._engine.run(plan)
 
     async def claim(
         self,
@@ -134,7 +123,7 @@ class Store:
             intake.name("queue", queue)
         intake.whole("limit", limit, 1, intake.MAX_BATCH)
         versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
-        return await self._run(lambda: verbs.claim(versions, queues, limit, taking, self._job))
+        return await self._engine.run(lambda: verbs.claim(versions, queues, limit, taking, self._engine.job))
 
     async def claim_by_id(
         self,
@@ -150,19 +139,19 @@ class Store:
         for job_id in ids:
             intake.whole("id", job_id, 1, intake.MAX_ID)
         versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
-        return await self._run(lambda: verbs.claim_by_id(versions, ids, taking, self._job))
+        return await self._engine.run(lambda: verbs.claim_by_id(versions, ids, taking, self._engine.job))
 
     async def _taking(
         self, contract: str, worker: str, claim_key: UUID | str | None, lease_ms: int | None
     ) -> tuple[list[Machine], Taking]:
-        machine = await self._machine(contract)
+        machine = await self._engine.machine(contract)
         taking = Taking(
             key=uuid4() if claim_key is None else intake.token(claim_key),
             worker=intake.name("worker", worker),
             lease_ms=intake.lease_ms(machine.contract, lease_ms),
             repeatable=claim_key is not None,
         )
-        return self._registry.versions(contract), taking
+        return self._engine.registry.versions(contract), taking
 
     async def start(self, held: Held) -> Moved | None:
         """Say that the handler begins; None under a contract without that step."""
@@ -177,7 +166,7 @@ class Store:
                 return [None] * len(part)
             return await self._finish(machine, "start", of([held[n] for n in part]))
 
-        return await self._by_contract(held, start)
+        return await self._engine.by_contract(held, start)
 
     async def succeed(self, held: Held, result: Any = None) -> Moved:
         """End a job well, with its result."""
@@ -193,7 +182,7 @@ class Store:
             batch.results = None if texts is None else [texts[n] for n in part]
             return await self._finish(machine, "succeed", batch)
 
-        return await self._by_contract(held, succeed)
+        return await self._engine.by_contract(held, succeed)
 
     async def fail(self, held: Held, failure: Failure | BaseException) -> Moved:
         """Report a failure; the answer says whether and when the job runs again."""
@@ -208,7 +197,118 @@ class Store:
             mine, told = [held[n] for n in part], [facts[n] for n in part]
             return await self._finish(machine, "fail", verbs.failures(machine, mine, told, self._max_bytes))
 
-        return await self._by_contract(held, fail)
+        return await self._engine.by_contract(held, fail)
+
+    async def heartbeat(self, held: Held) -> Noted:
+        """Say that the work goes on; the lease is renewed when half of it is gone. Says whether to stop."""
+        return _only(await self.heartbeat_many([held]))
+
+    async def heartbeat_many(self, held: Sequence[Held]) -> list[Noted | Refused]:
+        """Say that the work goes on; a job that somebody is moving right now is Busy, not lost."""
+        return await self._note("heartbeat", held, skip_locked=True)
+
+    async def progress(self, held: Held, value: Any) -> Noted:
+        """Show how far the work is."""
+        return _only(await self._note("progress", [held], [intake.document("progress", value, self._max_bytes)]))
+
+    async def checkpoint(self, held: Held, value: Any) -> Noted:
+        """Save what the next attempt shall begin with."""
+        return _only(await self._note("checkpoint", [held], [intake.document("checkpoint", value, self._max_bytes)]))
+
+    async def snooze(self, held: Held, delay_ms: int) -> Moved:
+        """Put the job off, at no cost to its budget."""
+        return _only(await self.snooze_many([held], [delay_ms]))
+
+    async def snooze_many(self, held: Sequence[Held], delays_ms: Sequence[int]) -> list[Outcome]:
+        """Put jobs off."""
+        _same_length(held, delays_ms, "delays")
+        for delay in delays_ms:
+            intake.whole("delay_ms", delay, 0, intake.MAX_DELAY_MS)
+
+        async def snooze(machine: Machine, part: Sequence[int]) -> list[Outcome]:
+            batch = of([held[n] for n in part])
+            batch.delays = [delays_ms[n] for n in part]
+            return await self._finish(machine, "snooze", batch)
+
+        return await self._engine.by_contract(held, snooze)
+
+    async def hand_back(self, held: Held) -> Moved | Noted:
+        """Give the job back unfinished, the contract's way."""
+        (answer,) = await self.hand_back_many([held])
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    async def hand_back_many(self, held: Sequence[Held], delay_ms: int = 0) -> list[Moved | Noted | Refused]:
+        """Give jobs back: by the contract's own path, else as if their leases had run out."""
+        intake.whole("delay_ms", delay_ms, 0, intake.MAX_DELAY_MS)
+
+        async def hand_back(machine: Machine, part: Sequence[int]) -> Sequence[Moved | Noted | Refused]:
+            batch = of([held[n] for n in part])
+            if machine.reclaims:  # the next claim takes it in place, once the lease is over
+                return await self._engine.run(lambda: notes.note(machine, "let_go", batch, {}))
+            batch.delays = [delay_ms] * len(part)
+            batch.errors = None if machine.moves["hand_back"]["hands_back"] else [_HANDED_BACK] * len(part)
+            return await self._finish(machine, "hand_back", batch)
+
+        return await self._engine.by_contract(held, hand_back)
+
+    async def cancelled(self, held: Held, reason: str | None = None) -> Moved:
+        """End the job as cancelled, by its holder: because it was asked to stop, or chose to."""
+        batch = of([held])
+        batch.reasons = None if reason is None else [intake.name("reason", reason)]
+        outcomes: list[Outcome] = await self._engine.by_contract(
+            [held], lambda machine, _: self._finish(machine, "cancel", batch)
+        )
+        return _only(outcomes)
+
+    async def cancel(
+        self, job_id: int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
+    ) -> Moved | Noted:
+        """Cancel a job: hard at once; soft at once too unless it is held, then its holder is asked to stop."""
+        (answer,) = await self.cancel_many([job_id], mode=mode, reason=reason, actor=actor)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    async def cancel_many(
+        self, ids: Sequence[int], *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
+    ) -> list[Moved | Noted | Refused]:
+        """Cancel jobs of any contracts."""
+        if mode not in ("soft", "hard"):
+            raise BadInput(f"a cancel is soft or hard, not {mode!r}")
+        intake.name("actor", actor)
+        if reason is not None:
+            intake.name("reason", reason)
+
+        async def cancel(machine: Machine, part: Sequence[int]) -> Sequence[Moved | Noted | Refused]:
+            modes = machine.contract.cancel_modes
+            if modes and mode not in modes:
+                raise BadInput(f"contract {machine.contract.name} cancels {' and '.join(modes)} only, not {mode}")
+            return await self._engine.run(
+                lambda: notes.cancels(machine, part, soft=mode == "soft", reason=reason, actor=actor)
+            )
+
+        return await self._engine.by_job(ids, cancel)
+
+    async def dead_letter(
+        self, job_id: int, *, reason_code: str, stage: str | None = None, message: str = "", actor: str = "unknown"
+    ) -> Moved:
+        """Set a job aside, by an operator or a policy, with its reason."""
+        intake.name("actor", actor)
+
+        async def set_aside(machine: Machine, part: Sequence[int]) -> list[Outcome]:
+            letters = machine.contract.dead_letters
+            for what, given, known in (("reason_code", reason_code, letters.reasons), ("stage", stage, letters.stages)):
+                if known and given is not None and given not in known:
+                    raise BadInput(f"{what} is one of {', '.join(known)}, not {given!r}")
+            failure = Failure(message or reason_code, type="DeadLettered", code=reason_code, stage=stage)
+            error = intake.document("error", dict(failure.facts()), self._max_bytes)
+            batch = Batch(list(part), reasons=[reason_code] * len(part), errors=[error] * len(part))
+            return await self._engine.run(lambda: verbs.set_aside(machine, batch, actor))
+
+        outcomes: list[Outcome] = await self._engine.by_job([job_id], set_aside)
+        return _only(outcomes)
 
     async def reap(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Close the leases of this contract that ran out."""
@@ -224,23 +324,23 @@ class Store:
 
     async def extend_ranges(self, ahead: int = 4) -> int:
         """Make id ranges ahead; how many were made."""
-        rows = await self._run(lambda: _ask("extend_ranges", {"ahead": ahead}))
+        rows = await self._engine.run(lambda: ask("extend_ranges", {"ahead": ahead}))
         return int(rows[0][0])
 
     async def jobs(self, ids: Sequence[int]) -> list[Job]:
         """These jobs as they are now, live or finished; unknown ids are left out."""
-        if not self._registry.installation:
-            await self._run(self._registry.load)
-        return [self._job(row) for row in await self._run(lambda: _ask("jobs", {"ids": list(ids)}))]
+        if not self._engine.registry.installation:
+            await self._engine.run(self._engine.registry.load)
+        return [self._engine.job(row) for row in await self._engine.run(lambda: ask("jobs", {"ids": list(ids)}))]
 
     async def events(self, job_id: int) -> list[Logged]:
         """The log of one job, in order."""
         intake.whole("id", job_id, 1, intake.MAX_ID)
-        return [Logged(*row) for row in await self._run(lambda: _ask("events", {"id": job_id}))]
+        return [Logged(*row) for row in await self._engine.run(lambda: ask("events", {"id": job_id}))]
 
     async def agreement(self) -> tuple[int, int, int, int]:
         """How many jobs and hops there are, how many links of the log are broken, how many rows disagree with it."""
-        ((jobs, hops, broken, disagreeing),) = await self._run(_agreement)
+        ((jobs, hops, broken, disagreeing),) = await self._engine.run(_agreement)
         return jobs, hops, broken, disagreeing
 
     async def _upkeep(
@@ -248,63 +348,32 @@ class Store:
     ) -> list[Outcome]:
         """Run a round for every version of a contract, also for one that was registered a moment ago."""
         intake.whole("limit", limit, 1, intake.MAX_BATCH)
-        await self._run(self._registry.load)
-        await self._machine(contract)
+        await self._engine.run(self._engine.registry.load)
+        await self._engine.machine(contract)
         outcomes: list[Outcome] = []
-        for machine in self._registry.versions(contract):
-            outcomes += await self._run(lambda machine=machine: plan(machine, limit))  # type: ignore[misc]
+        for machine in self._engine.registry.versions(contract):
+            outcomes += await self._engine.run(lambda machine=machine: plan(machine, limit))  # type: ignore[misc]
         return outcomes
 
     async def _finish(self, machine: Machine, verb: str, batch: Batch) -> list[Outcome]:
         try:
-            return await self._run(lambda: verbs.finish(machine, verb, batch))
+            return await self._engine.run(lambda: verbs.finish(machine, verb, batch))
         except Busy:
             # Somebody's open transaction keeps a row: go on without it, so that its neighbours need not wait.
-            return await self._run(lambda: verbs.finish(machine, verb, batch, skip_locked=True))
+            return await self._engine.run(lambda: verbs.finish(machine, verb, batch, skip_locked=True))
 
-    async def _by_contract(
-        self, held: Sequence[Held], finish: Callable[[Machine, Sequence[int]], Awaitable[Sequence[Any]]]
-    ) -> list[Any]:
-        """Send each contract's jobs in a batch of their own; answers in the order asked."""
-        intake.whole("number of jobs", len(held), 0, intake.MAX_BATCH)
-        groups: dict[tuple[str, str], list[int]] = {}
-        for n, one in enumerate(held):
-            if not isinstance(one, Held):
-                raise BadInput(f"give what a claim gave, job.held, not a {type(one).__name__}")
-            if not (type(one.token) is UUID and 0 < one.id <= intake.MAX_ID and 0 <= one.claims <= intake.MAX_CLAIMS):
-                intake.held(one)
-            groups.setdefault((one.contract, one.version), []).append(n)
-        answers: list[Any] = [None] * len(held)
-        for (name, version), part in groups.items():
-            for n, answer in zip(part, await finish(await self._machine(name, version), part), strict=True):
-                answers[n] = answer
-        return answers
+    async def _note(
+        self, verb: str, held: Sequence[Held], values: Sequence[str] | None = None, *, skip_locked: bool = False
+    ) -> list[Noted | Refused]:
+        async def note(machine: Machine, part: Sequence[int]) -> list[Noted | Refused]:
+            batch = of([held[n] for n in part])
+            batch.notes = None if values is None else [values[n] for n in part]
+            return await self._engine.run(lambda: notes.note(machine, verb, batch, {}, skip_locked=skip_locked))
+
+        return await self._engine.by_contract(held, note)
 
     def _result(self, value: Any) -> str | None:
         return None if value is None else intake.document("result", value, self._max_bytes)
-
-    async def _machine(self, name: str, version: str | None = None) -> Machine:
-        found = self._registry.find(name, version)
-        return found if found is not None else await self._run(lambda: self._registry.machine(name, version))
-
-    async def _run(self, plan: Callable[[], Plan[T]]) -> T:
-        for turn in range(_DEADLOCK_TRIES):
-            try:
-                with our_errors():
-                    async with self._pool.connection() as connection:
-                        return await run(connection, plan())
-            except ConnectionLost:
-                await self._pool.check()  # its neighbours were lost with it: each would cost a caller the same error
-                raise
-            except psycopg.errors.LockNotAvailable as error:
-                raise Busy(None) from error
-            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
-                if turn == _DEADLOCK_TRIES - 1:
-                    raise Busy(None) from error
-        raise AssertionError("unreachable")
-
-    def _job(self, row: Row) -> Job:
-        return Job._make((*row, self._registry.installation))
 
 
 def _failure(given: Any) -> Failure:
@@ -323,14 +392,9 @@ def _same_length(held: Sequence[Held], values: Sequence[Any] | None, what: str) 
 def _agreement() -> Plan[list[Row]]:
     def steps() -> Plan[list[Row]]:
         yield statement("plan_freely", {})
-        return (yield from _ask("agreement", {}))
+        return (yield from ask("agreement", {}))
 
     rows: list[Row] = yield Atomic(steps())
-    return rows
-
-
-def _ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:
-    rows: list[Row] = yield statement(name, values)
     return rows
 
 

@@ -113,6 +113,12 @@ def failures(machine: Machine, held: Sequence[Held], failed: Sequence[Failure], 
     )
 
 
+def set_aside(machine: Machine, batch: Batch, actor: str) -> Plan[list[Outcome]]:
+    """Dead-letter jobs, by an operator or a policy."""
+    outcomes = yield from move(machine, "dead_letter", batch, {"actor": actor})
+    return (yield from _settle_after(machine, outcomes))
+
+
 def reap(
     machine: Machine, limit: int, *, queues: Sequence[str] | None = None, ids: Sequence[int] | None = None
 ) -> Plan[list[Outcome]]:

@@ -50,6 +50,7 @@ told as materialized (
                when not ours then 'contract'
                when :fenced::boolean and (not proven or :forfeits::boolean and (expired or orphaned)) then 'stale'
                when path.hops is null then 'state'
+               when :soft::boolean and aimed.role in ('leased', 'active') then 'held'
                when aim = 'claim' and (coalesce(due_at, '-infinity') > t or lease_expires_at >= t) then 'not_due'
                when aim = 'reclaim' and not (expired and in_budget and not cancelling) then 'state'
                when :verb::text = 'expire' and not (expired or orphaned) then 'not_due'
@@ -66,6 +67,9 @@ told as materialized (
                        then case when verdict <> 'retry' then verdict when in_budget then 'retry' else 'exhaust' end
                    when :verb::text = 'expire' then case when in_budget then 'expire' else 'expire_at_cap' end
                    when :verb::text = 'claim' then case when role = 'ready' then 'claim' else 'reclaim' end
+                   -- Without a path of its own, handing back is letting the lease expire.
+                   when :verb::text = 'hand_back' and not :hands_back::boolean
+                       then case when in_budget then 'expire' else 'expire_at_cap' end
                    else :verb::text
                end as aim
         from (
@@ -87,7 +91,7 @@ moved as (
     update tenure.job
     set state = told.hops[cardinality(told.hops)], role = told.to_role, seq = job.seq + cardinality(told.hops),
         updated_at = told.ts + (cardinality(told.hops) - 1) * interval '1 microsecond',
-        counter = job.counter + told.bump, raises = job.raises + (told.aim = 'snooze')::integer,
+        counter = job.counter + told.bump, raises = job.raises + (told.aim in ('snooze', 'hand_back'))::integer,
         due_at = coalesce(told.t + told.wait_ms * interval '1 millisecond', job.due_at),
         last_error = coalesce(tenure.failure(told.error, told.ts, job.counter + told.bump, job.max_attempts, told.to_role,
                                              told.t, told.wait_ms), job.last_error),

@@ -1,0 +1,119 @@
+"""The engine room: a pool of connections, the registered contracts, and how verbs are run on them.
+
+A verb that met a deadlock or a serialization failure is run again; a lost connection is said to be one, and the pool
+looks at its others. What batches have in common is here too: each contract's jobs go together, and answers come in the
+order asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from tenure import intake
+from tenure.errors import BadInput, Busy, ConnectionLost, JobNotFound
+from tenure.job import Held, Job
+from tenure.postgres.connect import connecting, engine_dsn, our_errors
+from tenure.postgres.machine import Machine
+from tenure.postgres.registry import Registry
+from tenure.postgres.statement import Plan, Row, run, statement
+
+T = TypeVar("T")
+Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
+_DEADLOCK_TRIES = 5
+
+
+class Engine:
+    """Runs verbs on a pool of connections."""
+
+    def __init__(self, pool: Pool, registry: Registry) -> None:
+        self._pool = pool
+        self.registry = registry
+
+    @classmethod
+    async def connect(cls, dsn: str, numbers: Mapping[str, Mapping[str, int]] | None, connections: int) -> Engine:
+        """Connect, or say why not."""
+        address = engine_dsn(dsn)
+        with connecting():  # a pool would try for long, and not say why
+            await (await psycopg.AsyncConnection.connect(address)).close()
+        pool: Pool = AsyncConnectionPool(
+            address, min_size=1, max_size=connections, open=False, timeout=10, kwargs={"autocommit": True}
+        )
+        await pool.open()
+        return cls(pool, Registry(numbers))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.close()
+
+    async def run(self, plan: Callable[[], Plan[T]]) -> T:
+        """Run a verb, again if it met a deadlock; the plan is made anew for each try."""
+        for turn in range(_DEADLOCK_TRIES):
+            try:
+                with our_errors():
+                    async with self._pool.connection() as connection:
+                        return await run(connection, plan())
+            except ConnectionLost:
+                await self._pool.check()  # its neighbours were lost with it: each would cost a caller the same error
+                raise
+            except psycopg.errors.LockNotAvailable as error:
+                raise Busy(None) from error
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
+                if turn == _DEADLOCK_TRIES - 1:
+                    raise Busy(None) from error
+        raise AssertionError("unreachable")
+
+    async def machine(self, name: str, version: str | None = None) -> Machine:
+        """The machine of a contract, by default its newest version."""
+        found = self.registry.find(name, version)
+        return found if found is not None else await self.run(lambda: self.registry.machine(name, version))
+
+    async def by_contract(
+        self, held: Sequence[Held], finish: Callable[[Machine, Sequence[int]], Awaitable[Sequence[Any]]]
+    ) -> list[Any]:
+        """Send each contract's jobs in a batch of their own; answers in the order asked."""
+        intake.whole("number of jobs", len(held), 0, intake.MAX_BATCH)
+        groups: dict[tuple[str, str], list[int]] = {}
+        for n, one in enumerate(held):
+            if not isinstance(one, Held):
+                raise BadInput(f"give what a claim gave, job.held, not a {type(one).__name__}")
+            if not (type(one.token) is UUID and 0 < one.id <= intake.MAX_ID and 0 <= one.claims <= intake.MAX_CLAIMS):
+                intake.held(one)
+            groups.setdefault((one.contract, one.version), []).append(n)
+        answers: list[Any] = [None] * len(held)
+        for (name, version), part in groups.items():
+            for n, answer in zip(part, await finish(await self.machine(name, version), part), strict=True):
+                answers[n] = answer
+        return answers
+
+    async def by_job(
+        self, ids: Sequence[int], move: Callable[[Machine, Sequence[int]], Awaitable[Sequence[Any]]]
+    ) -> list[Any]:
+        """For callers that know only ids: send each contract's jobs together; answers in the order asked."""
+        intake.whole("number of ids", len(ids), 0, intake.MAX_BATCH)
+        for job_id in ids:
+            intake.whole("id", job_id, 1, intake.MAX_ID)
+        # A job never changes its contract, so what is read here cannot be out of date.
+        found = await self.run(lambda: ask("contracts_of", {"ids": list(ids)}))
+        answers: dict[int, Any] = {job_id: JobNotFound(job_id) for job_id in ids}
+        groups: dict[tuple[str, str], list[int]] = {}
+        for job_id, contract, version in found:
+            groups.setdefault((contract, version), []).append(job_id)
+        for (name, version), part in groups.items():
+            machine = await self.machine(name, version)
+            answers |= dict(zip(part, await move(machine, part), strict=True))
+        return [answers[job_id] for job_id in ids]
+
+    def job(self, row: Row) -> Job:
+        """A row as a job."""
+        return Job._make((*row, self.registry.installation))
+
+
+def ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:
+    """A plan of one statement, for its rows."""
+    rows: list[Row] = yield statement(name, values)
+    return rows

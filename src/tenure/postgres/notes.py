@@ -1,0 +1,59 @@
+"""Notes: what is written on a job without moving it, sent through `queries/note.sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tenure.errors import Refused
+from tenure.outcome import Noted
+from tenure.postgres.gate import Batch, explain, invalid, move, stale, turns, wrong_contract
+from tenure.postgres.machine import Machine
+from tenure.postgres.statement import Plan, Row, statement
+
+
+def note(
+    machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any], *, skip_locked: bool = False
+) -> Plan[list[Noted | Refused]]:
+    """Note something on each job; one answer per job, in order. A job that was skipped is Busy."""
+    answers: list[Any] = [None] * len(batch.ids)
+    for turn in turns(batch.ids):
+        values = {**machine.notes[verb], **extra, **batch.values(turn)}
+        rows = yield statement("note", values, skip_locked=skip_locked)
+        for row in rows:
+            answers[turn[row[0] - 1]] = _answer(machine, verb, row)
+        missing = [n for n in turn if answers[n] is None]
+        if missing:
+            yield from explain(machine, verb, batch, missing, answers)
+    return answers
+
+
+def _answer(machine: Machine, verb: str, row: Row) -> Noted | Refused:
+    _, refusal, job_id, state, expires, cancelling, renewed, holder, since = row
+    if refusal is None:
+        return Noted(job_id, expires, cancelling, renewed)
+    if refusal == "stale":
+        return stale(job_id, holder, since)
+    if refusal == "contract":
+        return wrong_contract(machine, job_id)
+    return invalid(machine, job_id, verb, state)
+
+
+def cancels(machine: Machine, ids: Sequence[int], *, soft: bool, reason: str | None, actor: str) -> Plan[list[Any]]:
+    """Cancel jobs: at once, or, where a holder is at work and the cancel is soft, by asking it to stop."""
+    answers: dict[int, Any] = {}
+    waiting = list(dict.fromkeys(ids))
+    # A job may be claimed, or come back, between the two statements: what neither cancelled nor noted is asked again.
+    for _ in range(10):
+        batch = Batch(waiting, reasons=None if reason is None else [reason] * len(waiting))
+        moved = yield from move(machine, "cancel", batch, {"actor": actor, "soft": soft})
+        answers |= dict(zip(waiting, moved, strict=True))
+        waiting = [job_id for job_id in waiting if getattr(answers[job_id], "reason_code", "") == "HELD"]
+        if not waiting:
+            break
+        asked = yield from note(machine, "request_cancel", Batch(waiting), {"actor": actor, "reason": reason})
+        answers |= dict(zip(waiting, asked, strict=True))
+        waiting = [job_id for job_id in waiting if isinstance(answers[job_id], Refused)]
+        if not waiting:
+            break
+    return [answers[job_id] for job_id in ids]

@@ -1,0 +1,160 @@
+"""Cancelling, under every contract: at once, by asking the holder to stop, or refused in the contract's own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenure.errors import BadInput, InvalidTransition, JobNotFound, StaleLease
+from tenure.job import Failure, Job, NewJob
+from tenure.outcome import Moved, Noted
+from tenure.postgres.store import Store
+from tests.harness import Harness
+
+pytestmark = pytest.mark.core
+
+#: Where a contract cancels: its name, and the state in which a cancelled job is.
+CANCELLED = {"standard": "cancelled", "dispatcher": "Canceled", "reliability": "cancelled", "simple": "CANCELLED"}
+cancelling = pytest.mark.parametrize("contract", CANCELLED)
+
+
+async def held(store: Store, contract: str, **options: int) -> Job:
+    """A job in the hands of its handler."""
+    await store.enqueue(NewJob("t", contract=contract, **options))  # type: ignore[arg-type]
+    (job,) = await store.claim(contract, worker="w1")
+    await store.start(job.held)
+    return job
+
+
+@cancelling
+async def test_a_job_that_nobody_holds_is_cancelled_at_once_and_never_runs(
+    store: Store, db: Harness, contract: str
+) -> None:
+    made = await store.enqueue(NewJob("t", contract=contract))
+    moved = await store.cancel(made.job_id, reason="not needed", actor="ada")
+    assert isinstance(moved, Moved)
+    assert (moved.state, moved.role) == (CANCELLED[contract], "done")
+    assert await store.claim(contract, worker="w1") == []
+    (event,) = db.log(made.job_id)
+    assert (event["trigger"], event["actor"], event["reason"]) == ("cancel", "ada", "not needed")
+
+
+@cancelling
+async def test_a_soft_cancel_asks_the_holder_and_changes_no_state(store: Store, db: Harness, contract: str) -> None:
+    job = await held(store, contract)
+    before = db.hops(job.id)
+    asked = await store.cancel(job.id, reason="enough", actor="ada")
+    assert isinstance(asked, Noted)
+    assert asked.cancel_requested
+    assert (db.row(job.id)["role"], db.hops(job.id)) == ("active", before)
+    assert (await store.heartbeat(job.held)).cancel_requested
+    fingerprint = db.fingerprint(job.id)
+    assert isinstance(await store.cancel(job.id, reason="again", actor="bob"), Noted)
+    assert db.fingerprint(job.id) == fingerprint, "a second request changes nothing"
+    assert (await store.cancelled(job.held)).state == CANCELLED[contract]
+    db.log_is_sound(job.id)
+
+
+@cancelling
+@pytest.mark.parametrize("way", ["fail", "expire", "hand back"])
+async def test_after_a_soft_cancel_every_way_back_leads_to_cancelled(
+    store: Store, db: Harness, contract: str, way: str
+) -> None:
+    job = await held(store, contract)
+    await store.cancel(job.id, actor="ada")
+    if way == "fail":
+        await store.fail(job.held, Failure("boom", retryable=True))
+    elif way == "hand back":
+        await store.hand_back(job.held)
+    else:
+        db.expire(job.id)
+        await store.reap(contract)
+    assert db.row(job.id)["state"] == CANCELLED[contract]
+    db.log_is_sound(job.id)
+
+
+@cancelling
+async def test_a_success_that_arrives_after_a_soft_cancel_still_wins(store: Store, db: Harness, contract: str) -> None:
+    job = await held(store, contract)
+    await store.cancel(job.id, actor="ada")
+    moved = await store.succeed(job.held, {"done": True})
+    assert (moved.trigger, db.row(job.id)["result"]) == ("succeed", {"done": True})
+
+
+@pytest.mark.req("S2-39")
+@pytest.mark.parametrize("contract", ["standard", "dispatcher", "reliability"])
+async def test_a_hard_cancel_ends_the_job_now_and_its_holder_is_refused(
+    store: Store, db: Harness, contract: str
+) -> None:
+    job = await held(store, contract)
+    moved = await store.cancel(job.id, mode="hard", actor="ada")
+    assert isinstance(moved, Moved)
+    assert moved.state == CANCELLED[contract]
+    before = db.fingerprint(job.id)
+    for call in (store.succeed(job.held), store.heartbeat(job.held), store.fail(job.held, Failure("late"))):
+        with pytest.raises(StaleLease):
+            await call
+    assert db.fingerprint(job.id) == before
+
+
+@pytest.mark.req("S2-40")
+async def test_an_assigned_job_is_cancelled_before_it_ever_starts(store: Store, db: Harness) -> None:
+    await store.enqueue(NewJob("t", contract="reliability"))
+    (job,) = await store.claim("reliability", worker="w1")
+    assert (await store.cancel(job.id, mode="hard", actor="ada")) is not None
+    with pytest.raises(StaleLease):
+        await store.start(job.held)
+    assert db.hops(job.id) == ["queued->assigned", "assigned->cancelled"]
+
+
+@pytest.mark.req("S0-62", "S4-58")
+@pytest.mark.parametrize(
+    ("contract", "code"), [("phase27", "INVALID_TRANSITION"), ("gate_b2", "WF_STATE_TRANSITION_INVALID")]
+)
+@pytest.mark.parametrize("mode", ["soft", "hard"])
+async def test_a_contract_without_cancel_refuses_it_in_its_own_words(
+    store: Store, db: Harness, contract: str, code: str, mode: str
+) -> None:
+    waiting = await store.enqueue(NewJob("t", contract=contract, queue="other"))
+    job = await held(store, contract)
+    before = db.fingerprint(job.id, waiting.job_id)
+    for job_id in (waiting.job_id, job.id):
+        with pytest.raises(InvalidTransition) as refusal:
+            await store.cancel(job_id, mode=mode, actor="ada")
+        assert refusal.value.reason_code == code
+    assert db.fingerprint(job.id, waiting.job_id) == before
+    kinds = {row["kind"] for row in db.sql("select distinct kind from tenure_phase27.task_events")}
+    assert kinds <= {"task.running", "task.completed", "task.failed", "task.requeued"}
+
+
+@pytest.mark.req("S1-23", "S1-36", "S3-28", "S2-08")
+@cancelling
+async def test_a_cancelled_or_finished_job_is_neither_claimed_nor_cancelled(
+    store: Store, db: Harness, contract: str
+) -> None:
+    done, gone = await held(store, contract), await store.enqueue(NewJob("t", contract=contract, queue="q"))
+    await store.succeed(done.held)
+    await store.cancel(gone.job_id, actor="ada")
+    before = db.fingerprint(done.id, gone.job_id)
+    for job_id in (done.id, gone.job_id):
+        with pytest.raises(InvalidTransition):
+            await store.cancel(job_id, actor="ada")
+        (refusal,) = await store.claim_by_id([job_id], worker="w2", contract=contract)
+        assert isinstance(refusal, InvalidTransition)
+    assert db.fingerprint(done.id, gone.job_id) == before
+
+
+async def test_jobs_of_several_contracts_are_cancelled_in_one_call(store: Store) -> None:
+    made = [(await store.enqueue(NewJob("t", contract=contract))).job_id for contract in CANCELLED]
+    answers = await store.cancel_many([*made, 999_999], actor="ada")
+    assert [answer.state for answer in answers[:-1] if isinstance(answer, Moved)] == list(CANCELLED.values())
+    assert isinstance(answers[-1], JobNotFound)
+
+
+async def test_a_mode_that_is_none_or_that_the_contract_lacks_is_refused(store: Store, db: Harness) -> None:
+    job = await held(store, "simple")
+    before = db.fingerprint(job.id)
+    with pytest.raises(BadInput, match="cancels soft only"):
+        await store.cancel(job.id, mode="hard", actor="ada")
+    with pytest.raises(BadInput, match="soft or hard"):
+        await store.cancel(job.id, mode="gently", actor="ada")
+    assert db.fingerprint(job.id) == before
