@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -25,7 +26,7 @@ MAX_DELAY_MS = 10 * 366 * 86_400_000
 LENGTHS: Mapping[str, int] = {
     "type": 200, "queue": 100, "tenant_id": 100, "key": 255, "trace_id": 200, "correlation_id": 200, "worker": 200,
     "created_by": 200,
-    "actor": 200, "reason": 1000,
+    "actor": 200, "reason": 1000, "person": 200, "node": 200,
 }  # fmt: skip
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -52,6 +53,11 @@ def _storable_name(kind: str, value: str) -> str:
     except UnicodeEncodeError:
         raise BadInput(f"{kind} contains a lone surrogate, which is not text; remove it") from None
     return value
+
+
+def person_key(person: str) -> str:
+    """What spellings of one person have in common: case, spacing and look-alikes do not make a second one."""
+    return " ".join(unicodedata.normalize("NFKC", person).casefold().split())
 
 
 def document(kind: str, value: Any, max_bytes: int = MAX_BYTES) -> str:

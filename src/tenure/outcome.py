@@ -37,6 +37,13 @@ class Noted(NamedTuple):
     renewed: bool
 
 
+class Effect(NamedTuple):
+    """A side effect of a node: recorded by this call, or had before with this result."""
+
+    recorded: bool
+    result_json: str | None
+
+
 class Enqueued(NamedTuple):
     """A job that exists: made by this call, or by an earlier one with the same key."""
 

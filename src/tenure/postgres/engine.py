@@ -67,6 +67,19 @@ class Engine:
                     raise Busy(None) from error
         raise AssertionError("unreachable")
 
+    async def extending(self, plan: Callable[[], Plan[T]]) -> T:
+        """Run a verb that makes jobs. No id exists beyond the ranges: at their end, make more, then ask again."""
+        try:
+            return await self.run(plan)
+        except psycopg.errors.SequenceGeneratorLimitExceeded:
+            await self.extend_ranges(4)
+            return await self.run(plan)
+
+    async def extend_ranges(self, ahead: int) -> int:
+        """Make id ranges ahead; how many were made."""
+        ((made,),) = await self.run(lambda: ask("extend_ranges", {"ahead": ahead}))
+        return int(made)
+
     async def machine(self, name: str, version: str | None = None) -> Machine:
         """The machine of a contract, by default its newest version."""
         found = self.registry.find(name, version)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenure.errors import Refused
-from tenure.outcome import Noted
+from tenure.job import Held
+from tenure.outcome import Effect, Noted
 from tenure.postgres.gate import Batch, explain, invalid, move, stale, turns, wrong_contract
 from tenure.postgres.machine import Machine
 from tenure.postgres.statement import Plan, Row, statement
@@ -57,3 +58,21 @@ def cancels(machine: Machine, ids: Sequence[int], *, soft: bool, reason: str | N
         if not waiting:
             break
     return [answers[job_id] for job_id in ids]
+
+
+def effect(machine: Machine, held: Held, node: str, result: str | None) -> Plan[Effect | Refused]:
+    """Record a node's effect under the lease; one that was had before keeps its first result."""
+    values = {"id": held.id, "claims": held.claims, "token": held.token, "node": node, "result": result}
+    rows = yield statement("effect", {**machine.notes["heartbeat"], **values})
+    if not rows:
+        answers: list[Any] = [None]
+        yield from explain(machine, "effect", Batch([held.id], [held]), [0], answers)
+        refused: Refused = answers[0]
+        return refused
+    ((refusal, _, holder, since, fresh),) = rows
+    if refusal is not None:
+        return stale(held.id, holder, since) if refusal == "stale" else wrong_contract(machine, held.id)
+    if fresh:
+        return Effect(True, result)
+    had = {row[0]: row[1] for row in (yield statement("effects", {"id": held.id}))}
+    return Effect(False, had.get(node))

@@ -7,23 +7,23 @@ neighbours.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
-
-import psycopg
 
 from tenure import intake
 from tenure.contract import Contract
 from tenure.errors import BadInput, Busy, Refused, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Enqueued, Moved, Noted, Outcome
+from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.postgres import notes, verbs
 from tenure.postgres.engine import Engine, ask
 from tenure.postgres.enqueue import Order, enqueue
 from tenure.postgres.gate import Batch, of
+from tenure.postgres.letters import Letters
 from tenure.postgres.machine import Machine
 from tenure.postgres.statement import Atomic, Plan, Row, statement
 from tenure.postgres.verbs import Taking
@@ -38,6 +38,7 @@ class Store:
     def __init__(self, engine: Engine, max_bytes: int = intake.MAX_BYTES) -> None:
         self._engine = engine
         self._max_bytes = max_bytes
+        self.letters = Letters(engine)
 
     @classmethod
     async def connect(
@@ -84,7 +85,7 @@ class Store:
             checked = [self._checked(machine.contract, jobs, n) for n in places]
             orders.append(Order(machine, [jobs[n] for n in places], checked))
         answers: list[Any] = [None] * len(jobs)
-        made = await self._extending(lambda: enqueue(orders, created_by)) if orders else []
+        made = await self._engine.extending(lambda: enqueue(orders, created_by)) if orders else []
         for places, part in zip(groups.values(), made, strict=True):
             for n, answer in zip(places, part, strict=True):
                 answers[n] = answer
@@ -97,14 +98,6 @@ class Store:
             if len(jobs) == 1:
                 raise
             raise type(error)(f"job {n + 1} of {len(jobs)}: {error}") from None
-
-    async def _extending(self, plan: Callable[[], Plan[T]]) -> T:
-        """No id exists beyond the ranges: at their end, make more, then ask again."""
-        try:
-            return await self._engine.run(plan)
-        except psycopg.errors.SequenceGeneratorLimitExceeded:
-            await self.extend_ranges()
-            return await self._engine.run(plan)
 
     async def claim(
         self,
@@ -215,6 +208,23 @@ class Store:
         """Save what the next attempt shall begin with."""
         return _only(await self._note("checkpoint", [held], [intake.document("checkpoint", value, self._max_bytes)]))
 
+    async def effect(self, held: Held, node: str, result: Any = None) -> Effect:
+        """Record that a node has had its effect, under the lease: once per job, over all attempts."""
+        intake.name("node", node)
+        text = self._result(result)
+
+        async def record(machine: Machine, part: Sequence[int]) -> list[Effect | Refused]:
+            return [await self._engine.run(lambda: notes.effect(machine, held, node, text))]
+
+        effects: list[Effect | Refused] = await self._engine.by_contract([held], record)
+        return _only(effects)
+
+    async def effects(self, job_id: int) -> dict[str, Any]:
+        """The nodes of a job that have had their effect, newest first, with what came of each."""
+        intake.whole("id", job_id, 1, intake.MAX_ID)
+        rows = await self._engine.run(lambda: ask("effects", {"id": job_id}))
+        return {node: None if result is None else json.loads(result) for node, result, _ in rows}
+
     async def snooze(self, held: Held, delay_ms: int) -> Moved:
         """Put the job off, at no cost to its budget."""
         return _only(await self.snooze_many([held], [delay_ms]))
@@ -324,8 +334,7 @@ class Store:
 
     async def extend_ranges(self, ahead: int = 4) -> int:
         """Make id ranges ahead; how many were made."""
-        rows = await self._engine.run(lambda: ask("extend_ranges", {"ahead": ahead}))
-        return int(rows[0][0])
+        return await self._engine.extend_ranges(intake.whole("ahead", ahead, 1, 64))
 
     async def jobs(self, ids: Sequence[int]) -> list[Job]:
         """These jobs as they are now, live or finished; unknown ids are left out."""

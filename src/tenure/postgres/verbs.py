@@ -139,31 +139,26 @@ def settle(machine: Machine, limit: int, ids: Sequence[int] | None = None) -> Pl
     outcomes: list[Outcome] = []
     while rows := (yield statement("settling", {**machine.claim, "limit": limit, "ids": ids, "tried": tried or None})):
         page = [row[0] for row in rows]
-        try:
-            outcomes += yield Atomic(_record_and_move(machine, page))
-        except psycopg.Error as error:
-            if error.sqlstate is None:
-                raise  # the connection is gone, not a record refused
-            outcomes += yield from _settle_one_by_one(machine, page)
+        outcomes += yield from _settle_page(machine, page)
         tried += page
         if len(page) < limit:
             break
     return outcomes
 
 
-def _settle_one_by_one(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]]:
-    """A record that cannot be written must not hold up its neighbours'."""
-    outcomes: list[Outcome] = []
-    for job_id in ids:
-        try:
-            outcomes += yield Atomic(_record_and_move(machine, [job_id]))
-        except psycopg.Error as error:
-            if error.sqlstate is None:
-                raise
-            why = str(error).splitlines()[0]
-            outcomes.append(
-                Refused(job_id, f"job {job_id}: its record could not be written ({why})", code="NOT_SETTLED")
-            )
+def _settle_page(machine: Machine, page: Sequence[int]) -> Plan[list[Outcome]]:
+    """Settle jobs together; when a record cannot be written, one by one, so that it holds up no neighbour's."""
+    try:
+        outcomes: list[Outcome] = yield Atomic(_record_and_move(machine, page))
+    except psycopg.Error as error:
+        if error.sqlstate is None:
+            raise  # the connection is gone, not a record refused
+        if len(page) == 1:
+            why = f"job {page[0]}: its record could not be written ({str(error).splitlines()[0]})"
+            return [Refused(page[0], why, code="NOT_SETTLED")]
+        outcomes = []
+        for job_id in page:
+            outcomes += yield from _settle_page(machine, [job_id])
     return outcomes
 
 

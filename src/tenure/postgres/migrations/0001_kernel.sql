@@ -7,7 +7,7 @@
 --   claim      the keys of claim calls: whoever inserted a key picks jobs, a repeat gets the same ones
 --   key        idempotency keys of enqueues and operator verbs, with their answers
 --   range      the id ranges that job_done and event have partitions for; no id exists beyond the last one
---   dead_letter, outbox   jobs set aside with their reason; wake-ups to publish
+--   dead_letter, effect, outbox   jobs set aside with their reason; side effects had; wake-ups to publish
 
 create schema if not exists tenure;
 
@@ -135,6 +135,9 @@ create table tenure.dead_letter (
     contract              text not null,
     tenant_id             text not null,
     type                  text not null,
+    queue                 text not null default 'default',
+    priority              smallint not null default 5,
+    max_attempts          integer not null default 1,
     reason_code           text not null,
     stage                 text,
     last_error            jsonb not null,
@@ -148,9 +151,27 @@ create table tenure.dead_letter (
     status                text not null default 'open' check (status in ('open', 'requeued', 'discarded')),
     failed_at             timestamptz not null,
     created_at            timestamptz not null default clock_timestamp(),
-    updated_at            timestamptz not null default clock_timestamp()
+    updated_at            timestamptz not null default clock_timestamp(),
+    -- What was decided about it, and by whom.
+    requeued_as           bigint,
+    requeued_by           text,
+    discard_reason        text,
+    discard_asked_by      text,
+    discard_asked_key     text,
+    discard_asked_at      timestamptz,
+    discard_approved_by   text
 );
 create index dead_letter_open on tenure.dead_letter (contract, tenant_id, id) where status = 'open';
+
+-- A side effect that a handler has had, once per job and node over all attempts.
+create table tenure.effect (
+    job_id     bigint not null,
+    node       text not null,
+    claims     integer not null,
+    at         timestamptz not null,
+    result     jsonb,
+    primary key (job_id, node)
+);
 
 create table tenure.outbox (
     id           bigint generated always as identity primary key,

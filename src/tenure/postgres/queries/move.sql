@@ -140,9 +140,9 @@ finished as (
 ),
 recorded as (
     insert into tenure.dead_letter (
-        job_id, contract, tenant_id, type, reason_code, stage, last_error, counter, claims, last_owner,
-        last_lease_expires_at, correlation_id, trace_id, payload, failed_at)
-    select id, :contract::text, tenant_id, type, coalesce(reason, letter), coalesce(error ->> 'stage', 'exec'),
+        job_id, contract, tenant_id, type, queue, priority, max_attempts, reason_code, stage, last_error, counter, claims,
+        last_owner, last_lease_expires_at, correlation_id, trace_id, payload, failed_at)
+    select id, :contract::text, tenant_id, type, queue, priority, max_attempts, coalesce(reason, letter), coalesce(error ->> 'stage', 'exec'),
            coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, t, wait_ms), last_error,
                     jsonb_build_object('message', letter)),
            counter, claims, lease_owner, lease_expires_at, coalesce(correlation_id, tenure.made_id('correlation', id)),

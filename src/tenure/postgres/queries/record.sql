@@ -1,8 +1,8 @@
 -- Set these settling jobs aside: one dead letter each, written while the job still stands before the record.
 insert into tenure.dead_letter (
-    job_id, contract, tenant_id, type, reason_code, stage, last_error, counter, claims, last_owner,
-    last_lease_expires_at, correlation_id, trace_id, payload, failed_at)
-select job.id, job.contract, job.tenant_id, job.type, :letter::text,
+    job_id, contract, tenant_id, type, queue, priority, max_attempts, reason_code, stage, last_error, counter, claims,
+    last_owner, last_lease_expires_at, correlation_id, trace_id, payload, failed_at)
+select job.id, job.contract, job.tenant_id, job.type, job.queue, job.priority, job.max_attempts, :letter::text,
        coalesce(job.last_error ->> 'stage', 'exec'),
        coalesce(job.last_error, jsonb_build_object('message', :letter::text)), job.counter, job.claims,
        taken.actor, null, coalesce(job.correlation_id, tenure.made_id('correlation', job.id)),

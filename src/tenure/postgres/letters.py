@@ -1,0 +1,115 @@
+"""Dead letters: look at them, run one again as a new job, or discard it, with two people where the contract says so."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tenure import intake
+from tenure.errors import Refused
+from tenure.postgres.engine import Engine, ask
+
+
+class Letter(NamedTuple):
+    """A job that was set aside, and what was decided about it."""
+
+    id: int
+    job_id: int
+    contract: str
+    tenant_id: str
+    type: str
+    reason_code: str
+    stage: str | None
+    last_error_json: str
+    counter: int
+    claims: int
+    last_owner: str | None
+    last_lease_expires_at: datetime | None
+    correlation_id: str
+    trace_id: str
+    payload_json: str
+    status: str
+    failed_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    requeued_as: int | None
+    requeued_by: str | None
+    discard_reason: str | None
+    discard_asked_by: str | None
+    discard_asked_at: datetime | None
+    discard_approved_by: str | None
+
+    @property
+    def payload(self) -> Any:
+        """The job's arguments."""
+        return json.loads(self.payload_json)
+
+    @property
+    def last_error(self) -> Any:
+        """The failure that ended the job."""
+        return json.loads(self.last_error_json)
+
+
+class Letters:
+    """The verbs on dead letters; `store.letters`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def show(self, letter_id: int) -> Letter:
+        """One dead letter."""
+        return await self._one({"id": intake.whole("dead letter", letter_id, 1, intake.MAX_ID)})
+
+    async def of_job(self, job_id: int) -> Letter:
+        """The dead letter of a job."""
+        return await self._one({"job_id": intake.whole("id", job_id, 1, intake.MAX_ID)})
+
+    async def requeue(self, letter_id: int, *, actor: str) -> int:
+        """Run it again: the id of the new job, which points back to it. A letter is requeued once."""
+        letter = await self.show(letter_id)
+        machine = await self._engine.machine(letter.contract)
+        contract = machine.contract
+        values = {
+            "id": letter_id, "version": contract.version, "state": contract.initial,
+            "counter": contract.counter.initial, "actor": intake.name("actor", actor),
+        }  # fmt: skip
+        ((status, made),) = await self._engine.extending(lambda: ask("requeue", values))
+        if made is None:
+            raise Refused(letter.job_id, f"dead letter {letter_id} is {status} already", code="DLQ_REQUEUE_CONFLICT")
+        return int(made)
+
+    async def request_discard(self, letter_id: int, *, person: str, reason: str) -> Letter:
+        """Ask that it be thrown away, with a reason; done at once where the contract wants no second person."""
+        intake.name("reason", reason)
+        return await self._discard(letter_id, person, asks=True, reason=reason)
+
+    async def approve_discard(self, letter_id: int, *, person: str) -> Letter:
+        """Agree that it be thrown away; never the one who asked."""
+        return await self._discard(letter_id, person, asks=False, reason=None)
+
+    async def _discard(self, letter_id: int, person: str, *, asks: bool, reason: str | None) -> Letter:
+        letter = await self.show(letter_id)
+        reviewers = (await self._engine.machine(letter.contract)).contract.dead_letters.reviewers
+        values = {
+            "id": letter_id, "person": intake.name("person", person), "person_key": intake.person_key(person),
+            "asks": asks, "reason": reason, "reviewers": reviewers,
+        }  # fmt: skip
+        ((refusal, status, asked_by, _),) = await self._engine.run(lambda: ask("discard", values))
+        if refusal is not None:
+            why = {
+                "closed": f"dead letter {letter_id} is {status} already",
+                "asked": f"{asked_by} has asked for it already; another person must approve",
+                "unasked": "nobody has asked for it yet; Next: request_discard with a reason",
+                "same": f"{asked_by} asked for it; another person must approve",
+            }[refusal]
+            code = "DLQ_DISCARD_CONFLICT" if refusal == "closed" else "APPROVAL_REQUIRED"
+            raise Refused(letter.job_id, why, code=code)
+        return await self.show(letter_id)
+
+    async def _one(self, which: dict[str, int]) -> Letter:
+        rows = await self._engine.run(lambda: ask("letter", which))
+        if not rows:
+            named = ", ".join(f"{name} {value}" for name, value in which.items())
+            raise Refused(which.get("job_id"), f"there is no dead letter with {named}", code="DLQ_ITEM_NOT_FOUND")
+        return Letter._make(rows[0])
