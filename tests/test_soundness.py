@@ -150,8 +150,8 @@ LIVES: Mapping[str, tuple[Break, list[str]]] = {
          "path exhaust: falls from running back to queued inside an epoch"],
     ),
     "an exhaust that settles where no settle path leads on": (
-        lambda: instead(GATE_B2, "exhaust", "running > dlq_recorded"),
-        ["path exhaust: ends in dlq_recorded, which is not final and does not settle"],
+        lambda: instead(SIMPLE, "exhaust", "RUNNING > FAILED:settling"),
+        ["path exhaust: ends in FAILED, which is not final and does not settle"],
     ),
     "a retry that ends": (
         lambda: instead(PHASE27, "retry", "running > failed"), [f"path retry: ends in failed, {NO_WAY_BACK}"],

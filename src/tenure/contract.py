@@ -215,6 +215,8 @@ class Contract:
     indexed_log: bool = False
     dead_letters: DeadLetters = DeadLetters()
     cancel_modes: tuple[str, ...] = ()
+    #: Triggers that no request may pull, though the engine does (002: only the system opens a new attempt).
+    closed_to_requests: tuple[str, ...] = ()
     wakeup: Literal["none", "pointer"] = "none"
     #: What the execution key handed to a handler counts: `job_id:claims`, or the contract's own counter.
     execution_key: Literal["claims", "counter"] = "claims"

@@ -170,8 +170,6 @@ def _cancels(contract: Contract) -> Iterable[str]:
     for state in held if contract.cancel_modes else []:
         if contract.path("cancel", state) is None:
             yield f"state {state}: can be cancelled by mode, but no cancel path leads on"
-    if contract.path("cancel") and not contract.cancel_modes:
-        yield "cancel: there is a path, but no mode by which to ask for it"
 
 
 def _counts(contract: Contract) -> Iterable[str]:

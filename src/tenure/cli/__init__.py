@@ -13,7 +13,7 @@ import sys
 import typer
 
 from tenure import __version__
-from tenure.cli import demo, migrate
+from tenure.cli import contracts, demo, migrate
 from tenure.errors import TenureError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 migrate.add_to(app)
 demo.add_to(app)
+contracts.add_to(app)
 
 
 def _version(wanted: bool) -> None:

@@ -40,6 +40,7 @@ GATE_B2 = Contract(
         ("expire_at_cap", "running > dlq_pending"),
         ("dead_letter", "running|retrying > dlq_pending"),
         ("settle", "dlq_pending > dlq_recorded > failed", {"letter": "exhausted_retries"}),
+        ("settle", "dlq_recorded > failed", {"letter": "exhausted_retries"}),
     ),
     counter=Counter("retry_count", initial=0, on=("retry", "expire")),
     budget=Budget("max_retries", default=3, minimum=3, maximum=3, extra=1),

@@ -78,6 +78,7 @@ RELIABILITY = Contract(
         stages=("fetch", "input", "exec", "output", "commit"),
     ),
     cancel_modes=("soft", "hard"),
+    closed_to_requests=("retry",),
     indexed_log=True,
     facts=("heartbeat", "renewed", "compensated"),
     views=(

@@ -24,6 +24,9 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "dead_letter": ("dead_letter",),
 }
 
+#: What a request for a state may pull, in this order where several lead there.
+REQUESTS = ("start", "succeed", "cancel", "dead_letter", "fatal", "promote", "retry")
+
 #: What may be noted on a job without moving it, and the fact that a contract may declare for it.
 NOTES: Mapping[str, str | None] = {
     "heartbeat": "heartbeat",
@@ -63,6 +66,8 @@ class Machine:
         }
         self.claim = {**common, **self._paths(("claim", "reclaim"))}
         self.moves = {verb: {**common, "verb": verb, **self._paths(triggers)} for verb, triggers in VERBS.items()}
+        open_ways = tuple(trigger for trigger in REQUESTS if trigger not in contract.closed_to_requests)
+        self.moves["transition"] = {**common, "verb": "transition", **self._paths(open_ways)}
         renewal = {"renewal": self._declared("renewed"), "renewal_type": self._fact_type("renewed")}
         timing = {"lease_ms": lease.default_ms, "renew_ms": int(lease.default_ms * lease.renew_at)}
         self.notes = {
@@ -77,8 +82,9 @@ class Machine:
     def _paths(self, triggers: tuple[str, ...]) -> dict[str, str]:
         rows = [
             (path, source)
+            for trigger in triggers
             for path in self.contract.paths
-            if path.trigger in triggers and path.choice is None
+            if path.trigger == trigger and path.choice is None
             for source in path.sources
         ]
         return {

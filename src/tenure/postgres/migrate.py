@@ -201,7 +201,13 @@ def _is_new(connection: psycopg.Connection[Any], contract: Contract) -> bool:
                 )
             return False
     if rows:
-        lost = list(differences(from_description(rows[-1][2]), contract))
+        try:
+            lost = list(differences(from_description(rows[-1][2]), contract))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ContractChanged(
+                f"contract {contract.name} {rows[-1][0]} is registered in words unknown to this Tenure ({error}). "
+                "Next: upgrade tenure, then run it again"
+            ) from error
         if lost:
             raise ContractChanged(
                 f"contract {contract.name} {contract.version} is not an additive change of {rows[-1][0]}: "
@@ -215,8 +221,8 @@ def _renumber(connection: psycopg.Connection[Any], contracts: Iterable[Contract]
     """The same machine with other numbers: those of the declaration that was registered last are the defaults."""
     for contract in contracts:
         changed = connection.execute(
-            "update tenure.contract set declaration = %s::jsonb "
-            "where (name, version) = (%s, %s) and declaration <> %s::jsonb",
+            "update tenure.contract set declaration = %s::json "
+            "where (name, version) = (%s, %s) and declaration::jsonb <> %s::jsonb",
             (json.dumps(contract.describe()), contract.name, contract.version, json.dumps(contract.describe())),
         )
         if changed.rowcount:
@@ -316,7 +322,9 @@ def _schemas(connection: psycopg.Connection[Any]) -> list[str]:
 def grant_sql(schemas: Iterable[str]) -> str:
     """Three roles: the owner migrates, the app works, the reader looks."""
     roles = "\n".join(
-        f"do $$ begin create role {role} nologin; exception when duplicate_object then null; end $$;" for role in ROLES
+        f"do $$ begin create role {role} nologin; "
+        "exception when duplicate_object or unique_violation then null; end $$;"
+        for role in ROLES
     )
     reads = "\n".join(
         f"grant usage on schema {quoted(name)} to tenure_app, tenure_read;\n"

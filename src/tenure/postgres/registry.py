@@ -32,7 +32,7 @@ class Registry:
             if (name, version) not in self._machines:
                 try:
                     self.add(from_description(declaration))
-                except (TypeError, KeyError, ValueError) as error:
+                except (TypeError, KeyError, ValueError, AttributeError) as error:
                     # A newer release's words, or numbers of ours that do not fit: no reason to stop the others.
                     self._unreadable[name, version] = str(error)
                     continue

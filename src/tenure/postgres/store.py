@@ -301,6 +301,27 @@ class Store:
 
         return await self._engine.by_job(ids, cancel)
 
+    async def transition(
+        self, job_id: int, to: str, *, reason: str | None = None, actor: str = "unknown"
+    ) -> Moved | Job:
+        """Make the hop to a state by its trigger's own path and guards; refused where the contract has none."""
+        intake.name("actor", actor)
+        if reason is not None:
+            intake.name("reason", reason)
+
+        async def transition(machine: Machine, part: Sequence[int]) -> Sequence[Moved | Job | Refused]:
+            contract = machine.contract
+            if to not in contract.states:
+                raise BadInput(f"contract {contract.name} has no state {to!r}; it has {', '.join(contract.states)}")
+            if any(path.end.state == to for path in contract.paths if path.trigger == "claim"):
+                return await self.claim_by_id(part, worker=actor, contract=contract.name)
+            return await self._engine.run(lambda: verbs.transition(machine, part, to, reason, actor))
+
+        (answer,) = await self._engine.by_job([job_id], transition)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
     async def dead_letter(
         self, job_id: int, *, reason_code: str, stage: str | None = None, message: str = "", actor: str = "unknown"
     ) -> Moved:
@@ -329,7 +350,7 @@ class Store:
         return await self._upkeep(contract, limit, verbs.promote)
 
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
-        """End this contract's jobs that a crash left at a commit point."""
+        """End this contract's jobs that a crash left at a commit point, all of them, so many at a time."""
         return await self._upkeep(contract, limit, verbs.settle)
 
     async def extend_ranges(self, ahead: int = 4) -> int:

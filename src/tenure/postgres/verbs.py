@@ -6,6 +6,7 @@ back as a value per job, so that one stale lease does not spoil its neighbours.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,28 @@ def failures(machine: Machine, held: Sequence[Held], failed: Sequence[Failure], 
     )
 
 
+def transition(machine: Machine, ids: Sequence[int], to: str, reason: str | None, actor: str) -> Plan[list[Outcome]]:
+    """Make the hop to a state: through the gate, or, from a commit point, by settling."""
+    contract = machine.contract
+    if any(path.hops[0].state == to for path in contract.paths if path.trigger == "settle"):
+        settled = yield from settle(machine, len(ids), ids, to=to)
+        done = {outcome.job_id: outcome for outcome in settled}
+        left = [job_id for job_id in ids if job_id not in done]
+    else:
+        done, left = {}, list(ids)
+    if left:
+        errors = [_asked_for(to, reason)] * len(left)
+        batch = Batch(left, reasons=[reason] * len(left), errors=errors)
+        moved = yield from move(machine, "transition", batch, {"actor": actor, "target": to})
+        done |= dict(zip(left, (yield from _settle_after(machine, moved)), strict=True))
+    return [done[job_id] for job_id in ids]
+
+
+def _asked_for(to: str, reason: str | None) -> str:
+    """What a job that is failed by request has as its failure."""
+    return json.dumps({"type": "Requested", "message": reason or f"asked to be {to}", "code": "REQUESTED"})
+
+
 def set_aside(machine: Machine, batch: Batch, actor: str) -> Plan[list[Outcome]]:
     """Dead-letter jobs, by an operator or a policy."""
     outcomes = yield from move(machine, "dead_letter", batch, {"actor": actor})
@@ -133,11 +156,20 @@ def promote(machine: Machine, limit: int) -> Plan[list[Outcome]]:
     return (yield from _upkeep(machine, "waiting", "promote", {"limit": limit}))
 
 
-def settle(machine: Machine, limit: int, ids: Sequence[int] | None = None) -> Plan[list[Outcome]]:
+def settle(
+    machine: Machine, limit: int, ids: Sequence[int] | None = None, *, to: str | None = None
+) -> Plan[list[Outcome]]:
     """Write the record of jobs that stand at a commit point, then end them: both, or neither."""
+    sources = [
+        source
+        for path in machine.contract.paths
+        if path.trigger == "settle" and to in (None, path.hops[0].state)
+        for source in path.sources
+    ]
     tried: list[int] = []
     outcomes: list[Outcome] = []
-    while rows := (yield statement("settling", {**machine.claim, "limit": limit, "ids": ids, "tried": tried or None})):
+    which = {**machine.claim, "limit": limit, "ids": ids, "sources": sources}
+    while rows := (yield statement("settling", {**which, "tried": tried or None})):
         page = [row[0] for row in rows]
         outcomes += yield from _settle_page(machine, page)
         tried += page
@@ -184,7 +216,7 @@ def _pick_and_move(
 
 
 def _record_and_move(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]]:
-    rows = yield statement("settling", {**machine.claim, "limit": len(ids), "ids": ids})
+    rows = yield statement("settling", {**machine.claim, "limit": len(ids), "ids": ids, "sources": None})
     if not rows:
         return []
     path = machine.contract.path("settle")

@@ -21,7 +21,7 @@ create table tenure.contract (
     name          text not null,
     version       text not null,
     digest        text not null,
-    declaration   jsonb not null,
+    declaration   json not null, -- as declared: the order of states and columns is part of it
     registered_at timestamptz not null default clock_timestamp(),
     primary key (name, version)
 );
@@ -282,6 +282,9 @@ begin
         execute format('create table tenure.event_%s (like tenure.event including all)', low / width);
         execute format('alter table tenure.event attach partition tenure.event_%s for values from (%s) to (%s)',
                        low / width, low, low + width);
+        -- Row triggers follow a partition by themselves, this one does not.
+        execute format('create trigger keep_the_whole_log before truncate on tenure.event_%s '
+                       'for each statement execute function tenure.keep_the_log()', low / width);
         insert into tenure.range (low, high) values (low, low + width);
         made := made + 1;
     end loop;

@@ -54,7 +54,8 @@ told as materialized (
                when aim = 'claim' and (coalesce(due_at, '-infinity') > t or lease_expires_at >= t) then 'not_due'
                when aim = 'reclaim' and not (expired and in_budget and not cancelling) then 'state'
                when :verb::text = 'expire' and not (expired or orphaned) then 'not_due'
-               when :verb::text = 'promote' and not coalesce(due_at <= t, false) then 'not_due'
+               when aim = 'promote' and not coalesce(due_at <= t, false) then 'not_due'
+               when :verb::text = 'transition' and aim = 'retry' and not in_budget then 'state'
            end as refusal
     from (
         select clocked.*,
@@ -67,6 +68,8 @@ told as materialized (
                        then case when verdict <> 'retry' then verdict when in_budget then 'retry' else 'exhaust' end
                    when :verb::text = 'expire' then case when in_budget then 'expire' else 'expire_at_cap' end
                    when :verb::text = 'claim' then case when role = 'ready' then 'claim' else 'reclaim' end
+                   when :verb::text = 'transition' then (
+                       select trigger from path where source = clocked.state and hops[1] = :target::text limit 1)
                    -- Without a path of its own, handing back is letting the lease expire.
                    when :verb::text = 'hand_back' and not :hands_back::boolean
                        then case when in_budget then 'expire' else 'expire_at_cap' end

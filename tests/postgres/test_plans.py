@@ -1,0 +1,151 @@
+"""The engine's statements find their rows by index, whatever the planner knows of the table.
+
+The table here is neither empty nor tidy: 20,000 rows, one in twenty held, urgent jobs that are not due before the ones
+that are. Statistics are missing or fresh, plans are made for the values or for any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tenure.job import Held
+from tenure.postgres.connect import engine_dsn
+from tenure.postgres.gate import of
+from tenure.postgres.registry import Registry
+from tenure.postgres.statement import Statement, run_sync, statement
+from tests.harness import Harness
+
+pytestmark = pytest.mark.core
+
+TOKEN = UUID("11111111-1111-4111-8111-111111111111")
+ROWS = 20_000
+
+_FILL = f"""
+alter table tenure.job set (autovacuum_enabled = false);
+insert into tenure.job (contract, version, state, role, max_attempts, type, due_at, priority, lease_token,
+                        lease_expires_at, lease_owner, claims)
+select contract, '1', case when held then 'running' else 'queued' end, case when held then 'active' else 'ready' end, 5,
+       't', now() + interval '1 day' * case when urgent then 1 else -1 end, case when urgent then 0 else 5 end,
+       case when held then '{TOKEN}'::uuid end, case when held then now() + interval '1 hour' end,
+       case when held then 'w' end, held::integer
+from (select n % 20 = 0 as held, n % 2 = 0 as urgent, case when n % 3 = 0 then 'phase27' else 'standard' end as contract
+      from generate_series(1, {ROWS}) as n) as made;
+"""
+
+
+@dataclass
+class Planner:
+    """An engine's connection that explains instead of answering."""
+
+    engine: psycopg.Connection[Any]
+    registry: Registry
+
+    def plans(self, asked: Statement, *options: str) -> list[str]:
+        """The plans of a statement, for these values and for any."""
+        return [self.explain(asked, f"force_{kind}_plan", *options) for kind in ("custom", "generic")]
+
+    def explain(self, asked: Statement, mode: str, *options: str) -> str:
+        """One plan of a statement; nothing that it does stays."""
+        values = sql.SQL(", ").join(map(sql.Literal, asked.values))
+        how = sql.SQL(", ").join(map(sql.SQL, ("costs off", *options)))
+        with self.engine.transaction(force_rollback=True):
+            self.engine.execute(f"set local plan_cache_mode = {mode}".encode())
+            self.engine.execute(b"prepare asked as " + asked.query.text.encode())
+            rows = self.engine.execute(sql.SQL("explain ({}) execute asked ({})").format(how, values)).fetchall()
+            self.engine.execute("deallocate asked")
+        return "\n".join(row[0] for row in rows)
+
+    def claim(self, contract: str, limit: int) -> Statement:
+        """A claim by a worker."""
+        machine = self.registry.find(contract)
+        assert machine is not None
+        taking = {"claim_key": uuid4(), "owner": "w", "lease_ms": 30_000, "queues": ["default"], "limit": limit}
+        return statement("claim", {**machine.claim, **taking})
+
+    def move(self, verb: str, ids: list[int]) -> Statement:
+        """A holder's move, or upkeep's."""
+        machine = self.registry.find("standard")
+        assert machine is not None
+        batch = of([Held(job_id, 1, TOKEN, "standard", "1") for job_id in ids])
+        return statement("move", {**machine.moves[verb], "fenced": True, **batch.values(range(len(ids)))})
+
+    def upkeep(self, picker: str, **values: Any) -> Statement:
+        """What upkeep looks for."""
+        machine = self.registry.find("standard")
+        assert machine is not None
+        return statement(picker, {**machine.claim, "limit": 500, **values})
+
+
+@pytest.fixture(params=["never analyzed", "analyzed"])
+def full(request: pytest.FixtureRequest, db: Harness) -> Harness:
+    """A full table, of which the planner knows all or nothing."""
+    db.sql(_FILL)
+    if request.param == "analyzed":
+        db.sql("analyze tenure.job")
+    assert (db.value("select count(*) from pg_stats where tablename = 'job'") > 0) == (request.param == "analyzed")
+    return db
+
+
+@pytest.fixture
+def planner(full: Harness) -> Iterator[Planner]:
+    """The engine's own planner settings on a full table."""
+    registry = Registry()
+    with psycopg.connect(engine_dsn(full.dsn), autocommit=True) as engine:
+        run_sync(engine, registry.load())
+        yield Planner(engine, registry)
+
+
+def scans(plan: str) -> set[str]:
+    """How a plan reads the table of live jobs; the rows that a move found by their place count as no reading."""
+    return set(re.findall(r"(?:->|^)\s*(\w[\w ]*?) on job\b", plan, re.MULTILINE)) - {"Update", "Delete", "Tid Scan"}
+
+
+def held(db: Harness) -> list[int]:
+    """Jobs that are held, in order."""
+    rows = db.sql("select id from tenure.job where role = 'active' and contract = 'standard' order by id limit 100")
+    return [row["id"] for row in rows]
+
+
+def test_claim_walks_the_ready_index(planner: Planner) -> None:
+    for contract in ("standard", "phase27"):
+        for plan in planner.plans(planner.claim(contract, 1)) + planner.plans(planner.claim(contract, 500)):
+            assert "Seq Scan on job" not in plan
+            assert {"Index Scan using job_ready", "Index Scan using job_held"} >= scans(plan), plan
+            assert "Index Scan using job_ready on job" in plan
+
+
+def test_moves_find_their_rows_by_id(planner: Planner, full: Harness) -> None:
+    for verb in ("succeed", "fail", "expire"):
+        for ids in (held(full)[:1], held(full)):
+            for plan in planner.plans(planner.move(verb, ids)):
+                assert "Seq Scan on job" not in plan
+                assert scans(plan) == {"Index Scan using job_pkey"}, plan
+
+
+def test_upkeep_walks_the_small_sets(planner: Planner) -> None:
+    for asked, index in (
+        (planner.upkeep("expired"), "job_held"),
+        (planner.upkeep("expired", queues=["default"]), "job_held"),
+        (planner.upkeep("settling"), "job_held"),
+        (planner.upkeep("waiting"), "job_waiting"),
+    ):
+        for plan in planner.plans(asked):
+            assert scans(plan) == {f"Index Scan using {index}"}, plan
+            assert "Sort" not in plan
+
+
+def test_claim_reads_no_more_rows_than_it_takes(planner: Planner) -> None:
+    for plan in planner.plans(planner.claim("standard", 10), "analyze", "timing off", "summary off"):
+        read = re.findall(r"Index Scan using job_ready on job.*?actual rows=([\d.]+) loops=(\d+)", plan)
+        # The plan shows the mean of a lane, which older servers round.
+        assert 1 <= sum(float(rows) * int(loops) for rows, loops in read) <= 20, plan
+        # Ten thousand urgent jobs that are not due are not looked at.
+        assert all(int(count) <= 10 for count in re.findall(r"Rows Removed by Filter: (\d+)", plan)), plan
