@@ -45,7 +45,7 @@ def from_description(declared: Mapping[str, Any]) -> Contract:
             "facts": tuple(value["facts"]),
             "dead_letters": DeadLetters(**_tuples(value["dead_letters"], "reasons", "stages")),
             "cancel_modes": tuple(value["cancel_modes"]),
-            "closed_to_requests": tuple(value["closed_to_requests"]),
+            "closed_to_requests": tuple(value.get("closed_to_requests", ())),
         }
     )
 
