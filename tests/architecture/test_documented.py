@@ -10,6 +10,7 @@ import typer.main
 import tenure.embedded
 from tenure.cli import app
 from tenure.contracts import BUILT_IN
+from tenure.diagram import svg
 from tenure.errors import TenureError
 from tenure.postgres.store import Store
 
@@ -100,6 +101,12 @@ def test_messages_name_only_commands_that_exist() -> None:
     }
     assert named >= {"migrate"}
     assert named <= {name.split()[0] for name in commands()}
+
+
+def test_the_pictures_are_drawn_from_the_declarations_of_today() -> None:
+    for contract in BUILT_IN.values():
+        drawn = (REFERENCE.parent / "pictures" / f"{contract.name}.svg").read_text(encoding="utf-8")
+        assert drawn.strip() == svg(contract).strip(), f"tenure contracts diagram {contract.name} --format svg"
 
 
 def test_the_check_finds_what_is_missing() -> None:
