@@ -159,9 +159,8 @@ async def test_the_eta_is_in_the_future_and_follows_the_configured_policy(dsn: s
 
 @pytest.mark.req("S3-04")
 async def test_a_policy_without_any_delay_is_refused(dsn: str) -> None:
-    async with Store.open(dsn, numbers={"simple": {"backoff_base_ms": 0}}) as own:
-        with pytest.raises(Unsound):
-            await own.enqueue(NewJob("send", contract="simple"))
+    with pytest.raises(Unsound, match="backoff_base_ms is 0"):
+        await Store.connect(dsn, numbers={"simple": {"backoff_base_ms": 0}})
 
 
 @pytest.mark.req("S3-07")

@@ -13,8 +13,6 @@ from tenure.job import Failure, NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 TRANSIENT = Failure("try again", retryable=True)
 FATAL = Failure("broken", type="PermanentError", retryable=False)
 

@@ -37,14 +37,14 @@ class Engine:
     @classmethod
     async def connect(cls, dsn: str, numbers: Mapping[str, Mapping[str, int]] | None, connections: int) -> Engine:
         """Connect, or say why not."""
-        address = engine_dsn(dsn)
+        registry, address = Registry(numbers), engine_dsn(dsn)  # what is wrong with the call is said before connecting
         with connecting():  # a pool would try for long, and not say why
             await (await psycopg.AsyncConnection.connect(address)).close()
         pool: Pool = AsyncConnectionPool(
             address, min_size=1, max_size=connections, open=False, timeout=10, kwargs={"autocommit": True}
         )
         await pool.open()
-        return cls(pool, Registry(numbers))
+        return cls(pool, registry)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tenure.contract import Contract
+from tenure.contracts import BUILT_IN
 from tenure.errors import UnknownContract
 from tenure.postgres.machine import Machine
 from tenure.postgres.statement import Plan, statement
@@ -20,6 +21,9 @@ class Registry:
 
     def __init__(self, numbers: Mapping[str, Mapping[str, int]] | None = None) -> None:
         self._numbers = numbers or {}
+        for name, given in self._numbers.items():  # a bad number is refused at start, not when a job first needs it
+            if name in BUILT_IN:
+                BUILT_IN[name].with_numbers(given)
         self._machines: dict[tuple[str, str], Machine] = {}
         self._newest: dict[str, str] = {}
         self._unreadable: dict[tuple[str, str], str] = {}

@@ -183,8 +183,8 @@ def _settle_page(machine: Machine, page: Sequence[int]) -> Plan[list[Outcome]]:
     try:
         outcomes: list[Outcome] = yield Atomic(_record_and_move(machine, page))
     except psycopg.Error as error:
-        if error.sqlstate is None:
-            raise  # the connection is gone, not a record refused
+        if isinstance(error, psycopg.OperationalError):
+            raise  # the database went away or could not, which is no refusal of a record
         if len(page) == 1:
             why = f"job {page[0]}: its record could not be written ({str(error).splitlines()[0]})"
             return [Refused(page[0], why, code="NOT_SETTLED")]
