@@ -16,8 +16,6 @@ from tenure.outcome import Moved
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 OUTPUTS = [
     {"output_index": 0, "dataset_uuid": str(uuid4()), "location": "s3://a/ß", "row_count": 7, "cursor": None},
     {"output_index": 1, "nested": {"deep": [1, 2.5, True, "ü"]}},

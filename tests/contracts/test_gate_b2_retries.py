@@ -32,8 +32,6 @@ from tests.contracts.gate_b2 import (
 )
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 
 def delays(answers: list[Moved]) -> list[int]:
     """The delays that these answers name."""

@@ -33,8 +33,6 @@ from tests.contracts.phase27 import (
 )
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 KINDS = {"task.running", "task.completed", "task.failed", "task.requeued"}
 
 

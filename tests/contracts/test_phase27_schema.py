@@ -33,8 +33,6 @@ from tests.contracts.phase27 import (
 )
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 

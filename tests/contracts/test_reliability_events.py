@@ -14,8 +14,6 @@ from tests.contracts.reliability import RELIABILITY, TRANSIENT, events, make, ru
 from tests.harness import Harness
 from tests.races.sessions import Arena, Session
 
-pytestmark = pytest.mark.core
-
 
 @pytest.mark.req("S2-19")
 @pytest.mark.parametrize("waits", [True, False], ids=["waiting for the row", "after the other's commit"])

@@ -24,8 +24,6 @@ from tests.contracts.reliability import (
 )
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture
 async def beating(dsn: str) -> AsyncIterator[Store]:

@@ -34,8 +34,6 @@ from tests.contracts.reliability import (
 )
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 FIELDS = {"reason_code", "last_error", "attempts", "last_owner", "last_lease_expires_at", "correlation_id"}
 
 

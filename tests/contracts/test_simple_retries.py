@@ -19,8 +19,6 @@ from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 RETRY = ["PENDING->RUNNING", "RUNNING->FAILED", "FAILED->PENDING"]
 ALWAYS_FAILING = [*RETRY, *RETRY, "PENDING->RUNNING", "RUNNING->FAILED"]
 

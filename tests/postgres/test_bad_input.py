@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +25,6 @@ from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Enqueued
 from tenure.postgres.store import Store
 from tests.harness import Harness
-
-pytestmark = pytest.mark.core
 
 Call = Callable[[Store], Awaitable[object]]
 Case = tuple[Call, type[TenureError], str]

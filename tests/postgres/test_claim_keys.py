@@ -28,8 +28,6 @@ from tenure.postgres.store import Store
 from tenure.postgres.verbs import Taking, claim_by_id
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture
 def other(dsn: str) -> Iterator[Harness]:

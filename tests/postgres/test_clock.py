@@ -21,8 +21,6 @@ from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 CLAIMS = ["claim", "claim_by_id"]
 LEASE_MS = 20_000
 NAMES = ["standard", "phase27", "gate_b2", "simple"]

@@ -25,8 +25,6 @@ from tenure.postgres.statement import statement
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 WIDTH = 1_048_576
 USE = "insert into tenure.key (tenant_id, key, verb, hash, job_id) values ('default', %s, 'enqueue', 'x', 1)"
 

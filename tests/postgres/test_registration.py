@@ -33,8 +33,6 @@ from tenure.postgres.store import Store
 from tenure.versions import from_description
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 GATE_B2 = BUILT_IN["gate_b2"]
 
 _STATES = states(asked="ready", shelved="waiting", doing="active", delivered="done", lost="done")

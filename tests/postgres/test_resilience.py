@@ -35,8 +35,6 @@ from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture
 def other(dsn: str) -> Iterator[Harness]:
