@@ -87,12 +87,19 @@ def _close_expired(
 
 def _repeat(machine: Machine, key: UUID, job: Callable[[Row], Job]) -> Plan[list[Job]]:
     """What an earlier call with this key won and still holds; a stale lease when that is nothing."""
+    used = yield Atomic(_was_used(key))
     rows = yield statement("held", {**machine.claim, "claim_key": key})
-    if rows:
-        return [job(row) for row in rows]
-    if (yield statement("claim_used", {"claim_key": key})):
+    if used and not rows:
         raise StaleLease(None)
-    return []
+    return [job(row) for row in rows]
+
+
+def _was_used(key: UUID) -> Plan[bool]:
+    """Whether a call with this key has won jobs; waits for one that is under way right now."""
+    if not (yield statement("spend_claim", {"claim_key": key})):
+        return True
+    yield statement("forget_claim", {"claim_key": key})
+    return False
 
 
 def finish(machine: Machine, verb: str, batch: Batch, *, skip_locked: bool = False) -> Plan[list[Outcome]]:
