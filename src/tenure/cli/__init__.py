@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
 from tenure import __version__
 from tenure.cli import contracts, demo, migrate
 from tenure.errors import TenureError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 app = typer.Typer(
     name="tenure",
@@ -42,13 +46,24 @@ def _tenure(
 
 def main() -> int:
     """Run the command line; the exit code."""
-    # As Ctrl-C does: let what was started be stopped.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    stopped_by: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # As Ctrl-C does, which a running event loop turns into a cancellation: what was started is stopped in order.
+        stopped_by.append(number)
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt):
+            interrupt(number, frame)
+
+    signal.signal(signal.SIGTERM, stop)
     try:
         app(standalone_mode=True)
     except TenureError as error:
-        print(f"{error.code}: {error}", file=sys.stderr)
-        return 1
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
-    return 0
+        if not stopped_by:
+            print(f"{error.code}: {error}", file=sys.stderr)
+        code = 1
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+    else:
+        code = 0
+    return 128 + stopped_by[0] if stopped_by else code
