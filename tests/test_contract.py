@@ -264,9 +264,7 @@ REMOVALS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "a state": (
         _without_failed,
         ["state failed is gone", "path exhaust from running is gone", "path fatal from running changed",
-         "path fatal from running is gone", "event job_failed on fatal is gone",
-         "event job_failed on exhaust>failed is gone",
-         "event job_dead_lettered on fatal>dead_lettered is gone"],
+         "event job_failed on fatal is gone", "event job_failed on exhaust>failed is gone"],
     ),
     "an event": (lambda d: d["events"].pop(7), ["event job_heartbeat on heartbeat is gone"]),
     "an event's key": (
@@ -276,14 +274,14 @@ REMOVALS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
         lambda d: d["events"][0]["keys"].update(attempt="claims"), ["event job_claimed on claim lost or renamed a key"],
     ),
     "a source of a path": (
-        lambda d: d["paths"][10]["sources"].remove("queued"), ["path cancel from queued is gone"],
+        lambda d: d["paths"][9]["sources"].remove("queued"), ["path cancel from queued is gone"],
     ),
     "where a path leads": (
         lambda d: d["paths"][6]["hops"][0].update(state="cancelled"), ["path fatal from running changed"],
     ),
     "when a retry is due": (lambda d: d["paths"][3].update(due="now"), ["path retry from running changed"]),
     "why a letter is written": (
-        lambda d: d["paths"][9].update(letter="infrastructure_failure"),
+        lambda d: d["paths"][8].update(letter="infrastructure_failure"),
         ["path expire_at_cap from assigned changed", "path expire_at_cap from running changed"],
     ),
     "what is counted": (

@@ -179,6 +179,8 @@ class Event:
     on: tuple[str, ...]
     #: key in the payload → field of the log row (`fields.py` in the postgres room says how each is read).
     keys: Mapping[str, str]
+    #: The payload is verbose: it is forgotten after its time to live, and the event stays.
+    fades: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,16 @@ class Contract:
     def triggers(self) -> frozenset[str]:
         """Every trigger that some path of this contract answers."""
         return frozenset(path.trigger for path in self.paths)
+
+    @property
+    def compensates(self) -> bool:
+        """Whether effects can be undone before a job ends badly."""
+        return self.path("compensation_failed") is not None
+
+    def choices(self, trigger: str) -> tuple[str, ...]:
+        """The ends that a job type may choose for this trigger; none where there is no choice."""
+        ends = [path.end.state for path in self.paths if path.trigger == trigger]
+        return tuple(dict.fromkeys(ends)) if any(p.choice for p in self.paths if p.trigger == trigger) else ()
 
     def successes(self) -> tuple[str, ...]:
         """The states in which a job ended well."""

@@ -109,23 +109,21 @@ def held(one: Held) -> Held:
     return one
 
 
-def limit(contract: Contract, value: int | None) -> int:
+def limit(contract: Contract, value: int) -> int:
     """The job's limit in the document's own sense, within the contract's range."""
     budget = contract.budget
-    if value is None:
-        return budget.default
     return whole(f"{budget.name} of contract {contract.name}", value, budget.minimum, budget.maximum)
 
 
-def lease_ms(contract: Contract, value: int | None) -> int:
-    """A lease length within the contract's range."""
+def lease_ms(contract: Contract, value: int | None) -> int | None:
+    """A lease length within the contract's range; None leaves it to the job's type and the contract."""
     if value is None:
-        return contract.lease.default_ms
+        return None
     return whole(f"lease_ms of contract {contract.name}", value, contract.lease.minimum_ms, contract.lease.maximum_ms)
 
 
-def new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -> tuple[str, int]:
-    """Check a job to be made; its payload as JSON text, and its limit."""
+def new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -> str:
+    """Check a job to be made; its payload as JSON text."""
     name("type", job.type)
     name("queue", job.queue)
     name("tenant_id", job.tenant_id)
@@ -142,7 +140,9 @@ def new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -> tupl
         if not isinstance(given, datetime) or given.tzinfo is None:
             raise BadInput(f"run_at must be a datetime with a time zone, not {job.run_at!r}")
         moment("run_at", given)
-    return document("payload", job.payload, max_bytes), limit(contract, job.max_attempts)
+    if job.max_attempts is not None:
+        limit(contract, job.max_attempts)
+    return document("payload", job.payload, max_bytes)
 
 
 def moment(kind: str, value: datetime) -> datetime:

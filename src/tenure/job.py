@@ -44,6 +44,7 @@ class Job(NamedTuple):
     last_error_json: str | None
     result_json: str | None
     checkpoint_json: str | None
+    pending_json: str | None
     lease_token: UUID | None
     installation: str
 
@@ -66,6 +67,11 @@ class Job(NamedTuple):
     def checkpoint(self) -> Any:
         """What the handler last saved, or None."""
         return None if self.checkpoint_json is None else json.loads(self.checkpoint_json)
+
+    @property
+    def pending(self) -> Any:
+        """The failure that ends the job as soon as its effects are undone, or None: then there is nothing to run."""
+        return None if self.pending_json is None else json.loads(self.pending_json)
 
     @property
     def trace_id(self) -> str:

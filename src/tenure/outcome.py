@@ -21,6 +21,8 @@ class Moved(NamedTuple):
     at: datetime
     due_at: datetime | None = None
     delay_ms: int | None = None
+    #: Not moved yet: these nodes' effects are to be undone first, in this order, under the lease that is kept.
+    compensate: tuple[str, ...] = ()
 
     @property
     def will_retry(self) -> bool:

@@ -144,6 +144,12 @@ def _ends(contract: Contract) -> Iterable[str]:
             yield f"state {state}: a dead worker's last claim has no end (no expire_at_cap path)"
 
 
+def _compensations(contract: Contract) -> Iterable[str]:
+    for state in [*_states_in(contract, "leased"), *_states_in(contract, "active")] if contract.compensates else []:
+        if contract.path("compensation_failed", state) is None:
+            yield f"state {state}: a compensation can be lost there, but no compensation_failed path leads on"
+
+
 def _ways_back(contract: Contract) -> Iterable[str]:
     for path in _paths_of(contract, "retry", "expire", "snooze", "hand_back"):
         if path.end.role == "ready":
@@ -305,6 +311,6 @@ def _settles(contract: Contract, hop: Hop) -> bool:
 
 
 CHECKS: tuple[Callable[[Contract], Iterable[str]], ...] = (
-    _names, _hops, _reachable, _claims, _ends, _ways_back, _cancels, _counts, _letters, _verdicts,
+    _names, _hops, _reachable, _claims, _ends, _compensations, _ways_back, _cancels, _counts, _letters, _verdicts,
     _projections, _numbers,
 )  # fmt: skip

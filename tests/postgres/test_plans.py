@@ -73,7 +73,7 @@ class Planner:
         machine = self.registry.find("standard")
         assert machine is not None
         batch = of([Held(job_id, 1, TOKEN, "standard", "1") for job_id in ids])
-        return statement("move", {**machine.moves[verb], "fenced": True, **batch.values(range(len(ids)))})
+        return statement("move", {**machine.moves[verb], "fenced": True, **batch.values(range(len(ids)), verb)})
 
     def upkeep(self, picker: str, **values: Any) -> Statement:
         """What upkeep looks for."""

@@ -104,21 +104,21 @@ class Engine:
         return answers
 
     async def by_job(
-        self, ids: Sequence[int], move: Callable[[Machine, Sequence[int]], Awaitable[Sequence[Any]]]
+        self, ids: Sequence[int], move: Callable[[Machine, Sequence[int], str], Awaitable[Sequence[Any]]]
     ) -> list[Any]:
-        """For callers that know only ids: send each contract's jobs together; answers in the order asked."""
+        """For callers that know only ids: send each tenant's jobs of a contract together; answers as asked."""
         intake.whole("number of ids", len(ids), 0, intake.MAX_BATCH)
         for job_id in ids:
             intake.whole("id", job_id, 1, intake.MAX_ID)
         # A job never changes its contract, so what is read here cannot be out of date.
         found = await self.run(lambda: ask("contracts_of", {"ids": list(ids)}))
         answers: dict[int, Any] = {job_id: JobNotFound(job_id) for job_id in ids}
-        groups: dict[tuple[str, str], list[int]] = {}
-        for job_id, contract, version in found:
-            groups.setdefault((contract, version), []).append(job_id)
-        for (name, version), part in groups.items():
+        groups: dict[tuple[str, str, str], list[int]] = {}
+        for job_id, contract, version, tenant in found:
+            groups.setdefault((contract, version, tenant), []).append(job_id)
+        for (name, version, tenant), part in groups.items():
             machine = await self.machine(name, version)
-            answers |= dict(zip(part, await move(machine, part), strict=True))
+            answers |= dict(zip(part, await move(machine, part, tenant), strict=True))
         return [answers[job_id] for job_id in ids]
 
     def job(self, row: Row) -> Job:

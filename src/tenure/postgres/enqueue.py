@@ -19,17 +19,18 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class Order(NamedTuple):
-    """Jobs of one contract and version, with their payloads as JSON and their limits."""
+    """Jobs of one contract and version, with their payloads as JSON."""
 
     machine: Machine
     jobs: Sequence[NewJob]
-    checked: Sequence[tuple[str, int]]
+    payloads: Sequence[str]
 
 
 def enqueue(orders: Sequence[Order], created_by: str | None) -> Plan[list[list[Enqueued | Refused]]]:
     """Make jobs; those with a key at most once. Answers per order, in the order asked."""
     plain = [_parts(order) for order in orders]
-    if len(orders) == 1 and len(plain[0]) == 1 and len(plain[0][0]) == len(orders[0].jobs):
+    wakes = any(order.machine.contract.wakeup == "pointer" for order in orders)
+    if not wakes and len(orders) == 1 and len(plain[0]) == 1 and len(plain[0][0]) == len(orders[0].jobs):
         rows = yield statement("enqueue", _rows(orders[0], plain[0][0], created_by))
         return [[Enqueued(row[0], made=True) for row in rows]]
     answers: list[list[Enqueued | Refused]] = yield Atomic(_all(orders, plain, created_by))
@@ -45,6 +46,9 @@ def _all(
         for part in parts:
             rows = yield statement("enqueue", _rows(order, part, created_by))
             made |= {n: Enqueued(row[0], made=True) for n, row in zip(part, rows, strict=True)}
+        if order.machine.contract.wakeup == "pointer":
+            fresh = [one.job_id for one in made.values() if isinstance(one, Enqueued) and one.made]
+            yield statement("wake", {"ids": fresh})
         answers.append([made[n] for n in range(len(order.jobs))])
     return answers
 
@@ -93,10 +97,10 @@ def _bounded(order: Order, which: Iterable[int]) -> Iterable[list[int]]:
     part: list[int] = []
     size = 0
     for n in which:
-        size += len(order.checked[n][0])
+        size += len(order.payloads[n])
         if part and (size > _MAX_BYTES or len(part) == intake.MAX_BATCH):
             yield part
-            part, size = [], len(order.checked[n][0])
+            part, size = [], len(order.payloads[n])
         part.append(n)
     if part:
         yield part
@@ -115,8 +119,9 @@ def _rows(order: Order, which: Sequence[int], created_by: str | None) -> dict[st
         **_column("type", [job.type for job in chosen]),
         **_column("tenant", [job.tenant_id for job in chosen]),
         **_column("priority", [job.priority for job in chosen]),
-        **_column("limit", [order.checked[n][1] for n in which]),
-        "payloads": [order.checked[n][0] for n in which],
+        **_column("limit", [job.max_attempts for job in chosen]),
+        "default_limit": contract.budget.default,
+        "payloads": [order.payloads[n] for n in which],
         "dues": _if_any([job.run_at and intake.moment("run_at", job.run_at) for job in chosen]),
         "delays": _if_any([job.delay_ms for job in chosen]),
         "traces": _if_any([job.trace_id for job in chosen]),

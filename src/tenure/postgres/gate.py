@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +14,7 @@ from tenure.errors import Busy, InvalidTransition, JobNotFound, NotDue, Refused,
 from tenure.job import Held
 from tenure.outcome import Moved, Outcome
 from tenure.postgres.machine import Machine
+from tenure.postgres.repeats import moved_before, replay
 from tenure.postgres.statement import Plan, Row, statement
 
 
@@ -27,8 +30,9 @@ class Batch:
     results: Sequence[str | None] | None = None
     delays: Sequence[int | None] | None = None
     notes: Sequence[str | None] | None = None
+    keys: Sequence[str | None] | None = None
 
-    def values(self, turn: Sequence[int]) -> dict[str, Any]:
+    def values(self, turn: Sequence[int], verb: str) -> dict[str, Any]:
         """The parameters of the jobs at these places. unnest pads a shorter array with NULL: no fact, no array."""
         held = None if self.held is None else [self.held[n] for n in turn]
         return {
@@ -41,7 +45,19 @@ class Batch:
             "results": _at(self.results, turn),
             "delays": _at(self.delays, turn),
             "notes": _at(self.notes, turn),
+            "keys": _at(self.keys, turn),
+            "hashes": [] if self.keys is None else [self.fingerprint(n, verb) for n in turn],
         }
+
+    def fingerprint(self, n: int, verb: str) -> str:
+        """What must be equal for a repeated key to be the same request: the verb, the holder's proof, the facts."""
+        proof = self.held[n] if self.held else None
+        said = [
+            column and column[n]
+            for column in (self.verdicts, self.reasons, self.errors, self.results, self.delays, self.notes)
+        ]
+        body = [verb, self.ids[n], proof and proof.claims, proof and str(proof.token), *said]
+        return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
 def of(held: Sequence[Held]) -> Batch:
@@ -66,15 +82,42 @@ def move(
     outcomes: list[Any] = [None] * len(batch.ids)
     # One job twice in a batch (a holder and its ghost, coalesced): the second asks after the first was answered.
     for turn in turns(batch.ids):
-        values = {"fenced": False, **machine.moves[verb], **extra, **batch.values(turn)}
+        values = {"fenced": False, **machine.moves[verb], **extra, **batch.values(turn, verb)}
         rows = yield statement("move", values, skip_locked=skip_locked)
+        aims: dict[int, str] = {}
         for row in rows:
-            moved = row[1] is None
-            outcomes[turn[row[0] - 1]] = Moved._make(row[2:12]) if moved else _refusal(machine, verb, row)
+            n = turn[row[0] - 1]
+            outcomes[n] = Moved(*row[2:12]) if row[1] is None else _refusal(machine, verb, row)
+            if row[1] == "compensate":
+                aims[n] = row[3]
         missing = [n for n in turn if outcomes[n] is None]
         if missing:
             yield from explain(machine, verb, batch, missing, outcomes)
+        if batch.keys is not None:
+            yield from replay(batch, verb, turn, outcomes, moved_before)
+        if aims:
+            yield from _compensate(machine, batch, aims, outcomes)
     return outcomes
+
+
+def _compensate(machine: Machine, batch: Batch, aims: Mapping[int, str], outcomes: list[Any]) -> Plan[None]:
+    """Keep the failure on the row until the effects are undone; the answer names them."""
+    turn = list(aims)
+    pendings = [
+        json.dumps({
+            "trigger": aims[n],
+            "reason": batch.reasons[n] if batch.reasons else None,
+            "error": json.loads(batch.errors[n] or "null") if batch.errors else None,
+        })
+        for n in turn
+    ]  # fmt: skip
+    values = {**machine.claim, **batch.values(turn, "compensate"), "pendings": pendings}
+    for n in turn:
+        outcomes[n] = StaleLease(batch.ids[n])
+    for place, job_id, state, claims, counter, at, nodes in (yield statement("compensate", values)):
+        outcomes[turn[place - 1]] = Moved(
+            job_id, "compensate", state, state, "active", claims, counter, at, compensate=tuple(nodes)
+        )
 
 
 def explain(machine: Machine, verb: str, batch: Batch, missing: Sequence[int], outcomes: list[Any]) -> Plan[None]:
@@ -112,6 +155,8 @@ def _refusal(machine: Machine, verb: str, row: Row) -> Refused:
         return wrong_contract(machine, job_id)
     if refusal == "held":
         return Refused(job_id, f"job {job_id} is held: its holder is asked to stop", code="HELD")
+    if refusal == "compensating":
+        return compensating(job_id)
     return invalid(machine, job_id, verb, state)
 
 
@@ -126,6 +171,12 @@ def _ended(machine: Machine, verb: str, job_id: int, held: Held | None, row: Row
 def stale(job_id: int, holder: str | None, since: datetime | None) -> StaleLease:
     """The caller does not hold the job; who does, if anybody."""
     return StaleLease(job_id, held_by=holder, since=since)
+
+
+def compensating(job_id: int) -> Refused:
+    """The job has failed for good; only its effects are still to be undone."""
+    why = f"job {job_id} has failed and its effects are being undone. Next: compensated or compensation_failed"
+    return Refused(job_id, why, code="COMPENSATING")
 
 
 def wrong_contract(machine: Machine, job_id: int) -> Refused:

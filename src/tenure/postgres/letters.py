@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from tenure import intake
 from tenure.errors import Refused
 from tenure.postgres.engine import Engine, ask
+from tenure.postgres.repeats import Use, once
+from tenure.postgres.statement import Plan, statement
 
 
 class Letter(NamedTuple):
@@ -65,7 +67,12 @@ class Letters:
         """The dead letter of a job."""
         return await self._one({"job_id": intake.whole("id", job_id, 1, intake.MAX_ID)})
 
-    async def requeue(self, letter_id: int, *, actor: str) -> int:
+    async def find(self, job_id: int) -> Letter | None:
+        """The dead letter of a job, if it has one."""
+        rows = await self._engine.run(lambda: ask("letter", {"job_id": job_id}))
+        return Letter._make(rows[0]) if rows else None
+
+    async def requeue(self, letter_id: int, *, actor: str, key: str | None = None) -> int:
         """Run it again: the id of the new job, which points back to it. A letter is requeued once."""
         letter = await self.show(letter_id)
         machine = await self._engine.machine(letter.contract)
@@ -74,37 +81,47 @@ class Letters:
             "id": letter_id, "version": contract.version, "state": contract.initial,
             "counter": contract.counter.initial, "actor": intake.name("actor", actor),
         }  # fmt: skip
-        ((status, made),) = await self._engine.extending(lambda: ask("requeue", values))
-        if made is None:
-            raise Refused(letter.job_id, f"dead letter {letter_id} is {status} already", code="DLQ_REQUEUE_CONFLICT")
+        use = _use(letter, key, "requeue", actor)
+
+        def requeue() -> Plan[list[int | Refused]]:
+            ((status, made),) = yield statement("requeue", values)
+            if made is None:
+                why = f"dead letter {letter_id} is {status} already"
+                return [Refused(letter.job_id, why, code="DLQ_REQUEUE_CONFLICT")]
+            if contract.wakeup == "pointer":
+                yield statement("wake", {"ids": [made]})
+            return [made]
+
+        (made,) = await self._engine.extending(lambda: once(use, requeue))
+        if isinstance(made, Refused):
+            raise made
         return int(made)
 
-    async def request_discard(self, letter_id: int, *, person: str, reason: str) -> Letter:
+    async def request_discard(self, letter_id: int, *, person: str, reason: str, key: str | None = None) -> Letter:
         """Ask that it be thrown away, with a reason; done at once where the contract wants no second person."""
         intake.name("reason", reason)
-        return await self._discard(letter_id, person, asks=True, reason=reason)
+        return await self._discard(letter_id, person, key, asks=True, reason=reason)
 
-    async def approve_discard(self, letter_id: int, *, person: str) -> Letter:
+    async def approve_discard(self, letter_id: int, *, person: str, key: str | None = None) -> Letter:
         """Agree that it be thrown away; never the one who asked."""
-        return await self._discard(letter_id, person, asks=False, reason=None)
+        return await self._discard(letter_id, person, key, asks=False, reason=None)
 
-    async def _discard(self, letter_id: int, person: str, *, asks: bool, reason: str | None) -> Letter:
+    async def _discard(self, letter_id: int, person: str, key: str | None, *, asks: bool, reason: str | None) -> Letter:
         letter = await self.show(letter_id)
         reviewers = (await self._engine.machine(letter.contract)).contract.dead_letters.reviewers
         values = {
             "id": letter_id, "person": intake.name("person", person), "person_key": intake.person_key(person),
             "asks": asks, "reason": reason, "reviewers": reviewers,
         }  # fmt: skip
-        ((refusal, status, asked_by, _),) = await self._engine.run(lambda: ask("discard", values))
-        if refusal is not None:
-            why = {
-                "closed": f"dead letter {letter_id} is {status} already",
-                "asked": f"{asked_by} has asked for it already; another person must approve",
-                "unasked": "nobody has asked for it yet; Next: request_discard with a reason",
-                "same": f"{asked_by} asked for it; another person must approve",
-            }[refusal]
-            code = "DLQ_DISCARD_CONFLICT" if refusal == "closed" else "APPROVAL_REQUIRED"
-            raise Refused(letter.job_id, why, code=code)
+        use = _use(letter, key, "request_discard" if asks else "approve_discard", person, reason)
+
+        def discard() -> Plan[list[str | Refused]]:
+            ((refusal, status, asked_by, _),) = yield statement("discard", values)
+            return [status if refusal is None else _refusal(letter, refusal, status, asked_by)]
+
+        (answer,) = await self._engine.run(lambda: once(use, discard))
+        if isinstance(answer, Refused):
+            raise answer
         return await self.show(letter_id)
 
     async def _one(self, which: dict[str, int]) -> Letter:
@@ -113,3 +130,18 @@ class Letters:
             named = ", ".join(f"{name} {value}" for name, value in which.items())
             raise Refused(which.get("job_id"), f"there is no dead letter with {named}", code="DLQ_ITEM_NOT_FOUND")
         return Letter._make(rows[0])
+
+
+def _refusal(letter: Letter, refusal: str, status: str, asked_by: str | None) -> Refused:
+    why = {
+        "closed": f"dead letter {letter.id} is {status} already",
+        "asked": f"{asked_by} has asked for it already; another person must approve",
+        "unasked": "nobody has asked for it yet; Next: request_discard with a reason",
+        "same": f"{asked_by} asked for it; another person must approve",
+    }[refusal]
+    code = "DLQ_DISCARD_CONFLICT" if refusal == "closed" else "APPROVAL_REQUIRED"
+    return Refused(letter.job_id, why, code=code)
+
+
+def _use(letter: Letter, key: str | None, verb: str, *body: Any) -> Use | None:
+    return None if key is None else Use(letter.tenant_id, intake.name("key", key), verb, letter.job_id, body)

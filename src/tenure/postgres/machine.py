@@ -15,11 +15,13 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "start": ("start",),
     "succeed": ("succeed",),
     "fail": ("retry", "exhaust", "fatal", "dead_letter", "cancel"),
-    "expire": ("expire", "expire_at_cap", "cancel"),
+    "compensated": ("exhaust", "fatal", "dead_letter", "cancel"),
+    "compensation_failed": ("compensation_failed",),
+    "expire": ("expire", "expire_at_cap", "cancel", "compensation_failed"),
     "promote": ("promote",),
     "settle": ("settle",),
     "snooze": ("snooze", "cancel"),
-    "hand_back": ("hand_back", "expire", "expire_at_cap", "cancel"),
+    "hand_back": ("hand_back", "expire", "expire_at_cap", "cancel", "compensation_failed"),
     "cancel": ("cancel",),
     "dead_letter": ("dead_letter",),
 }
@@ -34,6 +36,7 @@ NOTES: Mapping[str, str | None] = {
     "checkpoint": None,
     "request_cancel": "cancel_requested",
     "let_go": None,
+    "compensated": "compensated",
 }
 
 
@@ -46,12 +49,20 @@ class Machine:
         self.forfeits = lease.after_expiry == "forfeited"
         self.reclaims = contract.path("reclaim") is not None
         self.settles = contract.path("settle") is not None
+        #: The verbs that may make a job ready of which a worker is to be told.
+        self.waking = frozenset(
+            verb
+            for verb, triggers in [*VERBS.items(), ("transition", REQUESTS)]
+            for path in contract.paths
+            if contract.wakeup == "pointer" and path.trigger in triggers and path.end.role == "ready"
+        )
         beat = lease.heartbeat
         common: dict[str, Any] = {
             "contract": contract.name,
             "version": contract.version,
             "extra": contract.budget.extra,
-            "orphaned_ms": beat.default_ms * beat.missed if beat else None,
+            "heartbeat_ms": beat.default_ms if beat else None,
+            "missed": beat.missed if beat else None,
             "forfeits": self.forfeits,
             "reclaims": self.reclaims,
             "base_ms": backoff.base_ms,
@@ -62,6 +73,8 @@ class Machine:
             "jitter_high": backoff.jitter.high,
             "cap_after_jitter": backoff.cap_after_jitter,
             "hands_back": contract.path("hand_back") is not None,
+            "compensates": contract.compensates,
+            "default_lease_ms": lease.default_ms,
             "soft": False,
         }
         self.claim = {**common, **self._paths(("claim", "reclaim"))}
@@ -69,7 +82,7 @@ class Machine:
         open_ways = tuple(trigger for trigger in REQUESTS if trigger not in contract.closed_to_requests)
         self.moves["transition"] = {**common, "verb": "transition", **self._paths(open_ways)}
         renewal = {"renewal": self._declared("renewed"), "renewal_type": self._fact_type("renewed")}
-        timing = {"lease_ms": lease.default_ms, "renew_ms": int(lease.default_ms * lease.renew_at)}
+        timing = {"lease_ms": lease.default_ms, "renew_at": lease.renew_at}
         self.notes = {
             verb: {
                 **common, **renewal, **timing, "verb": verb, "fenced": verb != "request_cancel",
@@ -81,23 +94,32 @@ class Machine:
 
     def _paths(self, triggers: tuple[str, ...]) -> dict[str, str]:
         rows = [
-            (path, source)
+            (path, source, choice)
             for trigger in triggers
             for path in self.contract.paths
-            if path.trigger == trigger and path.choice is None
+            if path.trigger == trigger
             for source in path.sources
+            for choice in self._choices(path, source)
         ]
         return {
-            "path_trigger": array(path.trigger for path, _ in rows),
-            "path_source": array(source for _, source in rows),
-            "path_hops": array(">".join(hop.state for hop in path.hops) for path, _ in rows),
-            "path_state": array(path.end.state for path, _ in rows),
-            "path_role": array(path.end.role for path, _ in rows),
-            "path_due": array(path.due for path, _ in rows),
-            "path_letter": array(self._letter(path) for path, _ in rows),
-            "path_bump": array(int(path.trigger in self.contract.counter.on) for path, _ in rows),
-            "path_type": array(self._type(path) for path, _ in rows),
+            "path_trigger": array(path.trigger for path, _, _ in rows),
+            "path_source": array(source for _, source, _ in rows),
+            "path_choice": array(choice for _, _, choice in rows),
+            "path_hops": array(">".join(hop.state for hop in path.hops) for path, _, _ in rows),
+            "path_state": array(path.end.state for path, _, _ in rows),
+            "path_role": array(path.end.role for path, _, _ in rows),
+            "path_due": array(path.due for path, _, _ in rows),
+            "path_letter": array(self._letter(path) for path, _, _ in rows),
+            "path_bump": array(int(path.trigger in self.contract.counter.on) for path, _, _ in rows),
+            "path_type": array(self._type(path) for path, _, _ in rows),
         }
+
+    def _choices(self, path: Path, source: str) -> tuple[str | None, ...]:
+        """Which wishes of a job type lead down this path: None where there is nothing to wish for, "" for no wish."""
+        if path.choice is not None:
+            return (path.choice,)
+        others = [other for other in self.contract.paths if other.trigger == path.trigger and other.choice]
+        return ("", path.end.state) if any(source in other.sources for other in others) else (None,)
 
     def _declared(self, fact: str) -> str | None:
         return fact if fact in self.contract.facts else None
@@ -114,4 +136,5 @@ class Machine:
     def _type(self, path: Path) -> str | None:
         if not self.contract.indexed_log:
             return None
-        return next((event.name for event in self.contract.events if path.trigger in event.on), path.trigger)
+        on = path.trigger if path.choice is None else f"{path.trigger}>{path.choice}"
+        return next((event.name for event in self.contract.events if on in event.on), path.trigger)

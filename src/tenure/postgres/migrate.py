@@ -338,8 +338,11 @@ def grant_sql(schemas: Iterable[str]) -> str:
 revoke select on tenure.claim, tenure.key from tenure_read;
 grant all on schema tenure to tenure_owner;
 grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox to tenure_app;
-grant insert on tenure.job_done, tenure.event, tenure.effect to tenure_app;
-grant insert, update on tenure.dead_letter to tenure_app;
+grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
+grant update (facts) on tenure.event to tenure_app;
+grant update (compensated_at) on tenure.effect to tenure_app;
+grant update (publishing) on tenure.installation to tenure_app;
+grant insert, update on tenure.dead_letter, tenure.job_type to tenure_app;
 grant usage on all sequences in schema tenure to tenure_app;
 grant execute on function tenure.extend_ranges(integer) to tenure_app;
 """

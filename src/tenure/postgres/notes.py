@@ -8,24 +8,42 @@ from typing import Any
 from tenure.errors import Refused
 from tenure.job import Held
 from tenure.outcome import Effect, Noted
-from tenure.postgres.gate import Batch, explain, invalid, move, stale, turns, wrong_contract
+from tenure.postgres.gate import Batch, compensating, explain, invalid, move, stale, turns, wrong_contract
 from tenure.postgres.machine import Machine
-from tenure.postgres.statement import Plan, Row, statement
+from tenure.postgres.repeats import noted_before, replay
+from tenure.postgres.statement import Atomic, Plan, Row, statement
 
 
 def note(
     machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any], *, skip_locked: bool = False
 ) -> Plan[list[Noted | Refused]]:
     """Note something on each job; one answer per job, in order. A job that was skipped is Busy."""
+    if batch.keys is None:
+        return (yield from _note(machine, verb, batch, extra, skip_locked=skip_locked))
+    # No fence refuses a repeated note: wait for its twin first, then look whether it was made.
+    noted: list[Noted | Refused] = yield Atomic(_note_once(machine, verb, batch, extra))
+    return noted
+
+
+def _note_once(machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any]) -> Plan[list[Noted | Refused]]:
+    yield statement("lock", {"ids": list(batch.ids)})
+    return (yield from _note(machine, verb, batch, extra, skip_locked=False))
+
+
+def _note(
+    machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any], *, skip_locked: bool
+) -> Plan[list[Noted | Refused]]:
     answers: list[Any] = [None] * len(batch.ids)
     for turn in turns(batch.ids):
-        values = {**machine.notes[verb], **extra, **batch.values(turn)}
+        values = {**machine.notes[verb], **extra, **batch.values(turn, verb)}
         rows = yield statement("note", values, skip_locked=skip_locked)
         for row in rows:
             answers[turn[row[0] - 1]] = _answer(machine, verb, row)
         missing = [n for n in turn if answers[n] is None]
         if missing:
             yield from explain(machine, verb, batch, missing, answers)
+        if batch.keys is not None:
+            yield from replay(batch, verb, turn, answers, noted_before)
     return answers
 
 
@@ -60,9 +78,12 @@ def cancels(machine: Machine, ids: Sequence[int], *, soft: bool, reason: str | N
     return [answers[job_id] for job_id in ids]
 
 
-def effect(machine: Machine, held: Held, node: str, result: str | None) -> Plan[Effect | Refused]:
+def effect(machine: Machine, held: Held, node: str, result: str | None, *, compensable: bool) -> Plan[Effect | Refused]:
     """Record a node's effect under the lease; one that was had before keeps its first result."""
-    values = {"id": held.id, "claims": held.claims, "token": held.token, "node": node, "result": result}
+    values = {
+        "id": held.id, "claims": held.claims, "token": held.token, "node": node, "result": result,
+        "compensable": compensable,
+    }  # fmt: skip
     rows = yield statement("effect", {**machine.notes["heartbeat"], **values})
     if not rows:
         answers: list[Any] = [None]
@@ -71,6 +92,8 @@ def effect(machine: Machine, held: Held, node: str, result: str | None) -> Plan[
         return refused
     ((refusal, _, holder, since, fresh),) = rows
     if refusal is not None:
+        if refusal == "compensating":
+            return compensating(held.id)
         return stale(held.id, holder, since) if refusal == "stale" else wrong_contract(machine, held.id)
     if fresh:
         return Effect(True, result)

@@ -69,6 +69,10 @@ class Registry:
         """The machines of every known version of a contract: upkeep moves old rows by their own."""
         return [machine for (known, _), machine in self._machines.items() if known == name]
 
+    def contracts(self) -> list[Contract]:
+        """Every known contract, in its newest version."""
+        return [self._machines[name, version].contract for name, version in self._newest.items()]
+
     def find(self, name: str, version: str | None = None) -> Machine | None:
         """The machine of a contract if this process knows it already."""
         return self._machines.get((name, version or self._newest.get(name, "")))

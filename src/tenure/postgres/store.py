@@ -19,16 +19,20 @@ from tenure.errors import BadInput, Busy, Refused, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
-from tenure.postgres import notes, verbs
+from tenure.postgres import notes, operators, verbs
 from tenure.postgres.engine import Engine, ask
 from tenure.postgres.enqueue import Order, enqueue
 from tenure.postgres.gate import Batch, of
+from tenure.postgres.history import History
 from tenure.postgres.letters import Letters
 from tenure.postgres.machine import Machine
 from tenure.postgres.statement import Atomic, Plan, Row, statement
+from tenure.postgres.types import Types
 from tenure.postgres.verbs import Taking
 
 T = TypeVar("T")
+#: Idempotency keys of a batch, one per job, or none at all.
+Keys = Sequence[str | None] | None
 _HANDED_BACK = '{"type": "HandedBack", "message": "handed back unfinished", "code": "HANDED_BACK"}'
 
 
@@ -39,6 +43,8 @@ class Store:
         self._engine = engine
         self._max_bytes = max_bytes
         self.letters = Letters(engine)
+        self.types = Types(engine)
+        self.history = History(engine)
 
     @classmethod
     async def connect(
@@ -91,7 +97,7 @@ class Store:
                 answers[n] = answer
         return answers
 
-    def _checked(self, contract: Contract, jobs: Sequence[NewJob], n: int) -> tuple[str, int]:
+    def _checked(self, contract: Contract, jobs: Sequence[NewJob], n: int) -> str:
         try:
             return intake.new_job(contract, jobs[n], self._max_bytes)
         except BadInput as error:
@@ -146,55 +152,84 @@ class Store:
         )
         return self._engine.registry.versions(contract), taking
 
-    async def start(self, held: Held) -> Moved | None:
+    async def start(self, held: Held, *, key: str | None = None) -> Moved | None:
         """Say that the handler begins; None under a contract without that step."""
-        outcome = (await self.start_many([held]))[0]
+        outcome = (await self.start_many([held], keys=_one(key)))[0]
         return outcome if outcome is None else _raised(outcome)
 
-    async def start_many(self, held: Sequence[Held]) -> list[Outcome | None]:
+    async def start_many(self, held: Sequence[Held], *, keys: Keys = None) -> list[Outcome | None]:
         """Say that these handlers begin."""
+        _same_length(held, keys, "keys")
 
         async def start(machine: Machine, part: Sequence[int]) -> Sequence[Outcome | None]:
             if machine.contract.path("start") is None:
                 return [None] * len(part)
-            return await self._finish(machine, "start", of([held[n] for n in part]))
+            return await self._finish(machine, "start", _batch(held, part, keys))
 
         return await self._engine.by_contract(held, start)
 
-    async def succeed(self, held: Held, result: Any = None) -> Moved:
+    async def succeed(self, held: Held, result: Any = None, *, key: str | None = None) -> Moved:
         """End a job well, with its result."""
-        return _only(await self.succeed_many([held], [result]))
+        return _only(await self.succeed_many([held], [result], keys=_one(key)))
 
-    async def succeed_many(self, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
+    async def succeed_many(
+        self, held: Sequence[Held], results: Sequence[Any] | None = None, *, keys: Keys = None
+    ) -> list[Outcome]:
         """End jobs well."""
         _same_length(held, results, "results")
+        _same_length(held, keys, "keys")
         texts = None if results is None else [self._result(result) for result in results]
 
         async def succeed(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = of([held[n] for n in part])
+            batch = _batch(held, part, keys)
             batch.results = None if texts is None else [texts[n] for n in part]
             return await self._finish(machine, "succeed", batch)
 
         return await self._engine.by_contract(held, succeed)
 
-    async def fail(self, held: Held, failure: Failure | BaseException) -> Moved:
-        """Report a failure; the answer says whether and when the job runs again."""
-        return _only(await self.fail_many([held], [failure]))
+    async def fail(self, held: Held, failure: Failure | BaseException, *, key: str | None = None) -> Moved:
+        """Report a failure; the answer says whether and when the job runs again, or which effects to undo first."""
+        return _only(await self.fail_many([held], [failure], keys=_one(key)))
 
-    async def fail_many(self, held: Sequence[Held], failures: Sequence[Failure | BaseException]) -> list[Outcome]:
+    async def fail_many(
+        self, held: Sequence[Held], failures: Sequence[Failure | BaseException], *, keys: Keys = None
+    ) -> list[Outcome]:
         """Report failures, as such or as the exceptions that were raised."""
         _same_length(held, failures, "failures")
+        _same_length(held, keys, "keys")
         facts = [_failure(failure) for failure in failures]
 
         async def fail(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            mine, told = [held[n] for n in part], [facts[n] for n in part]
-            return await self._finish(machine, "fail", verbs.failures(machine, mine, told, self._max_bytes))
+            batch = _batch(held, part, keys)
+            verbs.tell(batch, machine, [facts[n] for n in part], self._max_bytes)
+            return await self._finish(machine, "fail", batch)
 
         return await self._engine.by_contract(held, fail)
 
-    async def heartbeat(self, held: Held) -> Noted:
+    async def compensated(self, held: Held, *, key: str | None = None) -> Moved:
+        """The effects that a failure named are undone: the job ends as it failed."""
+        outcomes: list[Outcome] = await self._engine.by_contract(
+            [held], lambda machine, _: self._engine.run(lambda: verbs.compensated(machine, held, key))
+        )
+        return _only(outcomes)
+
+    async def compensation_failed(
+        self, held: Held, failure: Failure | BaseException, *, key: str | None = None
+    ) -> Moved:
+        """The effects could not be undone: the job is set aside for a person to look at."""
+        fact = _failure(failure)
+
+        async def end(machine: Machine, part: Sequence[int]) -> list[Outcome]:
+            batch = _batch([held], part, _one(key))
+            batch.errors = [intake.document("error", dict(fact.facts()), self._max_bytes)]
+            return await self._finish(machine, "compensation_failed", batch)
+
+        outcomes: list[Outcome] = await self._engine.by_contract([held], end)
+        return _only(outcomes)
+
+    async def heartbeat(self, held: Held, *, key: str | None = None) -> Noted:
         """Say that the work goes on; the lease is renewed when half of it is gone. Says whether to stop."""
-        return _only(await self.heartbeat_many([held]))
+        return _only(await self._note("heartbeat", [held], keys=_one(key), skip_locked=True))
 
     async def heartbeat_many(self, held: Sequence[Held]) -> list[Noted | Refused]:
         """Say that the work goes on; a job that somebody is moving right now is Busy, not lost."""
@@ -208,13 +243,15 @@ class Store:
         """Save what the next attempt shall begin with."""
         return _only(await self._note("checkpoint", [held], [intake.document("checkpoint", value, self._max_bytes)]))
 
-    async def effect(self, held: Held, node: str, result: Any = None) -> Effect:
+    async def effect(self, held: Held, node: str, result: Any = None, *, compensable: bool = False) -> Effect:
         """Record that a node has had its effect, under the lease: once per job, over all attempts."""
         intake.name("node", node)
         text = self._result(result)
 
         async def record(machine: Machine, part: Sequence[int]) -> list[Effect | Refused]:
-            return [await self._engine.run(lambda: notes.effect(machine, held, node, text))]
+            if compensable and not machine.contract.compensates:
+                raise BadInput(f"contract {machine.contract.name} undoes no effects; record it without compensable")
+            return [await self._engine.run(lambda: notes.effect(machine, held, node, text, compensable=compensable))]
 
         effects: list[Effect | Refused] = await self._engine.by_contract([held], record)
         return _only(effects)
@@ -225,37 +262,40 @@ class Store:
         rows = await self._engine.run(lambda: ask("effects", {"id": job_id}))
         return {node: None if result is None else json.loads(result) for node, result, _ in rows}
 
-    async def snooze(self, held: Held, delay_ms: int) -> Moved:
+    async def snooze(self, held: Held, delay_ms: int, *, key: str | None = None) -> Moved:
         """Put the job off, at no cost to its budget."""
-        return _only(await self.snooze_many([held], [delay_ms]))
+        return _only(await self.snooze_many([held], [delay_ms], keys=_one(key)))
 
-    async def snooze_many(self, held: Sequence[Held], delays_ms: Sequence[int]) -> list[Outcome]:
+    async def snooze_many(self, held: Sequence[Held], delays_ms: Sequence[int], *, keys: Keys = None) -> list[Outcome]:
         """Put jobs off."""
         _same_length(held, delays_ms, "delays")
+        _same_length(held, keys, "keys")
         for delay in delays_ms:
             intake.whole("delay_ms", delay, 0, intake.MAX_DELAY_MS)
 
         async def snooze(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = of([held[n] for n in part])
+            batch = _batch(held, part, keys)
             batch.delays = [delays_ms[n] for n in part]
             return await self._finish(machine, "snooze", batch)
 
         return await self._engine.by_contract(held, snooze)
 
-    async def hand_back(self, held: Held) -> Moved | Noted:
+    async def hand_back(self, held: Held, delay_ms: int = 0, *, key: str | None = None) -> Moved | Noted:
         """Give the job back unfinished, the contract's way."""
-        (answer,) = await self.hand_back_many([held])
-        if isinstance(answer, Refused):
-            raise answer
-        return answer
+        (answer,) = await self.hand_back_many([held], delay_ms, keys=_one(key))
+        return _either(answer)
 
-    async def hand_back_many(self, held: Sequence[Held], delay_ms: int = 0) -> list[Moved | Noted | Refused]:
+    async def hand_back_many(
+        self, held: Sequence[Held], delay_ms: int = 0, *, keys: Keys = None
+    ) -> list[Moved | Noted | Refused]:
         """Give jobs back: by the contract's own path, else as if their leases had run out."""
         intake.whole("delay_ms", delay_ms, 0, intake.MAX_DELAY_MS)
+        _same_length(held, keys, "keys")
 
         async def hand_back(machine: Machine, part: Sequence[int]) -> Sequence[Moved | Noted | Refused]:
-            batch = of([held[n] for n in part])
+            batch = _batch(held, part, keys)
             if machine.reclaims:  # the next claim takes it in place, once the lease is over
+                batch.keys = None  # letting go twice is letting go
                 return await self._engine.run(lambda: notes.note(machine, "let_go", batch, {}))
             batch.delays = [delay_ms] * len(part)
             batch.errors = None if machine.moves["hand_back"]["hands_back"] else [_HANDED_BACK] * len(part)
@@ -263,9 +303,9 @@ class Store:
 
         return await self._engine.by_contract(held, hand_back)
 
-    async def cancelled(self, held: Held, reason: str | None = None) -> Moved:
+    async def cancelled(self, held: Held, reason: str | None = None, *, key: str | None = None) -> Moved:
         """End the job as cancelled, by its holder: because it was asked to stop, or chose to."""
-        batch = of([held])
+        batch = _batch([held], [0], _one(key))
         batch.reasons = None if reason is None else [intake.name("reason", reason)]
         outcomes: list[Outcome] = await self._engine.by_contract(
             [held], lambda machine, _: self._finish(machine, "cancel", batch)
@@ -273,73 +313,63 @@ class Store:
         return _only(outcomes)
 
     async def cancel(
-        self, job_id: int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
+        self,
+        job_id: int,
+        *,
+        mode: str = "soft",
+        reason: str | None = None,
+        actor: str = "unknown",
+        key: str | None = None,
     ) -> Moved | Noted:
         """Cancel a job: hard at once; soft at once too unless it is held, then its holder is asked to stop."""
-        (answer,) = await self.cancel_many([job_id], mode=mode, reason=reason, actor=actor)
-        if isinstance(answer, Refused):
-            raise answer
-        return answer
+        (answer,) = await operators.cancel(self._engine, [job_id], mode=mode, reason=reason, actor=actor, key=key)
+        return _either(answer)
 
     async def cancel_many(
         self, ids: Sequence[int], *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
     ) -> list[Moved | Noted | Refused]:
         """Cancel jobs of any contracts."""
-        if mode not in ("soft", "hard"):
-            raise BadInput(f"a cancel is soft or hard, not {mode!r}")
-        intake.name("actor", actor)
-        if reason is not None:
-            intake.name("reason", reason)
-
-        async def cancel(machine: Machine, part: Sequence[int]) -> Sequence[Moved | Noted | Refused]:
-            modes = machine.contract.cancel_modes
-            if modes and mode not in modes:
-                raise BadInput(f"contract {machine.contract.name} cancels {' and '.join(modes)} only, not {mode}")
-            return await self._engine.run(
-                lambda: notes.cancels(machine, part, soft=mode == "soft", reason=reason, actor=actor)
-            )
-
-        return await self._engine.by_job(ids, cancel)
+        return await operators.cancel(self._engine, ids, mode=mode, reason=reason, actor=actor)
 
     async def transition(
-        self, job_id: int, to: str, *, reason: str | None = None, actor: str = "unknown"
+        self, job_id: int, to: str, *, reason: str | None = None, actor: str = "unknown", key: str | None = None
     ) -> Moved | Job:
         """Make the hop to a state by its trigger's own path and guards; refused where the contract has none."""
-        intake.name("actor", actor)
-        if reason is not None:
-            intake.name("reason", reason)
-
-        async def transition(machine: Machine, part: Sequence[int]) -> Sequence[Moved | Job | Refused]:
-            contract = machine.contract
-            if to not in contract.states:
-                raise BadInput(f"contract {contract.name} has no state {to!r}; it has {', '.join(contract.states)}")
-            if any(path.end.state == to for path in contract.paths if path.trigger == "claim"):
-                return await self.claim_by_id(part, worker=actor, contract=contract.name)
-            return await self._engine.run(lambda: verbs.transition(machine, part, to, reason, actor))
-
-        (answer,) = await self._engine.by_job([job_id], transition)
-        if isinstance(answer, Refused):
-            raise answer
-        return answer  # type: ignore[no-any-return]
+        return await operators.transition(
+            self._engine, job_id, to, reason=reason, actor=actor, key=key, claim=self.claim_by_id
+        )
 
     async def dead_letter(
-        self, job_id: int, *, reason_code: str, stage: str | None = None, message: str = "", actor: str = "unknown"
+        self,
+        job_id: int,
+        *,
+        reason_code: str,
+        stage: str | None = None,
+        message: str = "",
+        actor: str = "unknown",
+        key: str | None = None,
     ) -> Moved:
         """Set a job aside, by an operator or a policy, with its reason."""
-        intake.name("actor", actor)
+        return _only(
+            await operators.dead_letter(
+                self._engine, job_id, reason_code=reason_code, stage=stage, message=message, actor=actor, key=key,
+                max_bytes=self._max_bytes,
+            )
+        )  # fmt: skip
 
-        async def set_aside(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            letters = machine.contract.dead_letters
-            for what, given, known in (("reason_code", reason_code, letters.reasons), ("stage", stage, letters.stages)):
-                if known and given is not None and given not in known:
-                    raise BadInput(f"{what} is one of {', '.join(known)}, not {given!r}")
-            failure = Failure(message or reason_code, type="DeadLettered", code=reason_code, stage=stage)
-            error = intake.document("error", dict(failure.facts()), self._max_bytes)
-            batch = Batch(list(part), reasons=[reason_code] * len(part), errors=[error] * len(part))
-            return await self._engine.run(lambda: verbs.set_aside(machine, batch, actor))
+    async def requeue(self, job_id: int, *, actor: str, key: str | None = None) -> int:
+        """Run a finished job again as a new one, linked both ways: the new job's id."""
+        return await operators.requeue(self._engine, self.letters, job_id, actor=actor, key=key)
 
-        outcomes: list[Outcome] = await self._engine.by_job([job_id], set_aside)
-        return _only(outcomes)
+    async def reruns(self, job_id: int) -> tuple[int | None, int | None]:
+        """Which job this one was run again as, and which one it runs again."""
+        intake.whole("id", job_id, 1, intake.MAX_ID)
+        ((again, origin),) = await self._engine.run(lambda: ask("reruns", {"id": job_id}))
+        return again, origin
+
+    async def publish(self, on: bool) -> None:
+        """Whether jobs of contracts that wake workers write their wake-ups to the outbox, from now on, everywhere."""
+        await self._engine.run(lambda: ask("publishing", {"on": on}))
 
     async def reap(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Close the leases of this contract that ran out."""
@@ -352,6 +382,11 @@ class Store:
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """End this contract's jobs that a crash left at a commit point, all of them, so many at a time."""
         return await self._upkeep(contract, limit, verbs.settle)
+
+    async def contracts(self) -> list[str]:
+        """The names of the registered contracts."""
+        await self._engine.run(self._engine.registry.load)
+        return [contract.name for contract in self._engine.registry.contracts()]
 
     async def extend_ranges(self, ahead: int = 4) -> int:
         """Make id ranges ahead; how many were made."""
@@ -393,10 +428,16 @@ class Store:
             return await self._engine.run(lambda: verbs.finish(machine, verb, batch, skip_locked=True))
 
     async def _note(
-        self, verb: str, held: Sequence[Held], values: Sequence[str] | None = None, *, skip_locked: bool = False
+        self,
+        verb: str,
+        held: Sequence[Held],
+        values: Sequence[str] | None = None,
+        *,
+        keys: Keys = None,
+        skip_locked: bool = False,
     ) -> list[Noted | Refused]:
         async def note(machine: Machine, part: Sequence[int]) -> list[Noted | Refused]:
-            batch = of([held[n] for n in part])
+            batch = _batch(held, part, keys)
             batch.notes = None if values is None else [values[n] for n in part]
             return await self._engine.run(lambda: notes.note(machine, verb, batch, {}, skip_locked=skip_locked))
 
@@ -404,6 +445,18 @@ class Store:
 
     def _result(self, value: Any) -> str | None:
         return None if value is None else intake.document("result", value, self._max_bytes)
+
+
+def _batch(held: Sequence[Held], part: Sequence[int], keys: Keys) -> Batch:
+    batch = of([held[n] for n in part])
+    if keys is not None:
+        chosen = [keys[n] for n in part]
+        batch.keys = [None if key is None else intake.name("key", key) for key in chosen]
+    return batch
+
+
+def _one(key: str | None) -> Keys:
+    return None if key is None else [key]
 
 
 def _failure(given: Any) -> Failure:
@@ -436,3 +489,9 @@ def _raised(outcome: T | Refused) -> T:
     if isinstance(outcome, TenureError):
         raise outcome
     return outcome
+
+
+def _either(answer: Moved | Noted | Refused) -> Moved | Noted:
+    if isinstance(answer, Refused):
+        raise answer
+    return answer

@@ -21,6 +21,7 @@ from tenure.job import UPKEEP, Failure, Held, Job
 from tenure.outcome import Moved, Outcome
 from tenure.postgres.gate import Batch, move
 from tenure.postgres.machine import Machine
+from tenure.postgres.notes import note
 from tenure.postgres.statement import Atomic, Plan, Row, statement
 
 _log = logging.getLogger("tenure")
@@ -32,7 +33,7 @@ class Taking:
 
     key: UUID
     worker: str
-    lease_ms: int
+    lease_ms: int | None
     repeatable: bool
 
     def values(self) -> dict[str, Any]:
@@ -104,25 +105,59 @@ def _was_used(key: UUID) -> Plan[bool]:
 
 def finish(machine: Machine, verb: str, batch: Batch, *, skip_locked: bool = False) -> Plan[list[Outcome]]:
     """Move held jobs; those that stop at a commit point are settled in a transaction of their own."""
-    outcomes = yield from move(machine, verb, batch, {"fenced": True}, skip_locked=skip_locked)
-    return (yield from _settle_after(machine, outcomes))
+    outcomes = yield from _move(machine, verb, batch, {"fenced": True}, skip_locked=skip_locked)
+    return (yield from settle_after(machine, outcomes))
 
 
-def failures(machine: Machine, held: Sequence[Held], failed: Sequence[Failure], max_bytes: int) -> Batch:
+def _move(
+    machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any], *, skip_locked: bool = False
+) -> Plan[list[Outcome]]:
+    """Through the gate; where that may make jobs ready that a worker is to be told of, together with their wake-ups."""
+    if verb not in machine.waking:
+        return (yield from move(machine, verb, batch, extra, skip_locked=skip_locked))
+    outcomes: list[Outcome] = yield Atomic(_move_and_wake(machine, verb, batch, extra, skip_locked=skip_locked))
+    return outcomes
+
+
+def _move_and_wake(
+    machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any], *, skip_locked: bool = False
+) -> Plan[list[Outcome]]:
+    outcomes = yield from move(machine, verb, batch, extra, skip_locked=skip_locked)
+    ready = [outcome.job_id for outcome in outcomes if isinstance(outcome, Moved) and outcome.role == "ready"]
+    if ready and verb in machine.waking:
+        yield statement("wake", {"ids": ready})
+    return outcomes
+
+
+def compensated(machine: Machine, held: Held, key: str | None) -> Plan[list[Outcome]]:
+    """The effects are undone: say so in the log, and let the failure that waited for it end the job."""
+    outcomes: list[Outcome] = yield Atomic(_undone_and_moved(machine, held, key))
+    return (yield from settle_after(machine, outcomes))
+
+
+def _undone_and_moved(machine: Machine, held: Held, key: str | None) -> Plan[list[Outcome]]:
+    (noted,) = yield from note(machine, "compensated", Batch([held.id], [held]), {})
+    if not isinstance(noted, Refused):
+        yield statement("compensated", {"id": held.id})
+    # What refused the note refuses the move too, and a repeat is answered there.
+    batch = Batch([held.id], [held], keys=None if key is None else [key])
+    (moved,) = yield from move(machine, "compensated", batch, {"fenced": True})
+    if isinstance(moved, Refused) and not isinstance(noted, Refused):
+        raise moved  # the lease ran out between the two: neither
+    return [moved]
+
+
+def tell(batch: Batch, machine: Machine, failed: Sequence[Failure], max_bytes: int) -> None:
     """Failures as the gate is told of them: the facts, and what the contract makes of such errors."""
     facts = [dict(failure.facts()) for failure in failed]
     verdicts = [machine.contract.retryable.verdict(fact) for fact in facts]
-    return Batch(
-        [one.id for one in held],
-        held,
-        verdicts=[verdict.trigger for verdict in verdicts],
-        reasons=[verdict.reason for verdict in verdicts],
-        errors=[intake.document("error", fact, max_bytes) for fact in facts],
-    )
+    batch.verdicts = [verdict.trigger for verdict in verdicts]
+    batch.reasons = [verdict.reason for verdict in verdicts]
+    batch.errors = [intake.document("error", fact, max_bytes) for fact in facts]
 
 
 def transition(machine: Machine, ids: Sequence[int], to: str, reason: str | None, actor: str) -> Plan[list[Outcome]]:
-    """Make the hop to a state: through the gate, or, from a commit point, by settling."""
+    """Make the hop to a state: through the gate, or, from a commit point, by settling. Then: `settle_after`."""
     contract = machine.contract
     if any(path.hops[0].state == to for path in contract.paths if path.trigger == "settle"):
         settled = yield from settle(machine, len(ids), ids, to=to)
@@ -133,8 +168,8 @@ def transition(machine: Machine, ids: Sequence[int], to: str, reason: str | None
     if left:
         errors = [_asked_for(to, reason)] * len(left)
         batch = Batch(left, reasons=[reason] * len(left), errors=errors)
-        moved = yield from move(machine, "transition", batch, {"actor": actor, "target": to})
-        done |= dict(zip(left, (yield from _settle_after(machine, moved)), strict=True))
+        moved = yield from _move(machine, "transition", batch, {"actor": actor, "target": to})
+        done |= dict(zip(left, moved, strict=True))
     return [done[job_id] for job_id in ids]
 
 
@@ -145,8 +180,7 @@ def _asked_for(to: str, reason: str | None) -> str:
 
 def set_aside(machine: Machine, batch: Batch, actor: str) -> Plan[list[Outcome]]:
     """Dead-letter jobs, by an operator or a policy."""
-    outcomes = yield from move(machine, "dead_letter", batch, {"actor": actor})
-    return (yield from _settle_after(machine, outcomes))
+    return (yield from move(machine, "dead_letter", batch, {"actor": actor}))
 
 
 def reap(
@@ -155,7 +189,7 @@ def reap(
     """Close leases that ran out: their claim is spent, and the job goes the contract's way."""
     which = {"limit": limit, "queues": queues, "ids": ids}
     outcomes = yield from _upkeep(machine, "expired", "expire", which, machine.lost)
-    return (yield from _settle_after(machine, outcomes))
+    return (yield from settle_after(machine, outcomes))
 
 
 def promote(machine: Machine, limit: int) -> Plan[list[Outcome]]:
@@ -219,7 +253,7 @@ def _pick_and_move(
     if not rows:
         return []
     batch = Batch([row[0] for row in rows], errors=None if error is None else [error] * len(rows))
-    return (yield from move(machine, verb, batch, {"actor": UPKEEP}))
+    return (yield from _move_and_wake(machine, verb, batch, {"actor": UPKEEP}))
 
 
 def _record_and_move(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]]:
@@ -232,7 +266,7 @@ def _record_and_move(machine: Machine, ids: Sequence[int]) -> Plan[list[Outcome]
     return (yield from move(machine, "settle", Batch(picked), {"actor": UPKEEP}))
 
 
-def _settle_after(machine: Machine, outcomes: list[Outcome]) -> Plan[list[Outcome]]:
+def settle_after(machine: Machine, outcomes: list[Outcome]) -> Plan[list[Outcome]]:
     """Settle what just reached a commit point. If that fails the job stays there, seen, and upkeep goes on with it."""
     pending = [outcome.job_id for outcome in outcomes if isinstance(outcome, Moved) and outcome.role == "settling"]
     if not pending:

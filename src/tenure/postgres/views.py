@@ -185,7 +185,8 @@ def _event_fields(contract: Contract, event: Event, n: int) -> dict[str, str]:
     if contract.indexed_log:  # the log row has them itself, and an index on them
         fields |= {"correlation": "e.correlation_id", "trace": "e.trace_id"}
     keys = ", ".join(f"{literal(key)}, {fields[field]}" for key, field in event.keys.items())
-    return {**fields, "payload": f"jsonb_build_object({keys})"}
+    payload = f"jsonb_build_object({keys})"
+    return {**fields, "payload": f"case when e.facts is not null then {payload} end" if event.fades else payload}
 
 
 def _emitted(contract: Contract, event: Event) -> str:

@@ -7,13 +7,16 @@
 --   claim      the keys of claim calls: whoever inserted a key picks jobs, a repeat gets the same ones
 --   key        idempotency keys of enqueues and operator verbs, with their answers
 --   range      the id ranges that job_done and event have partitions for; no id exists beyond the last one
---   dead_letter, effect, outbox   jobs set aside with their reason; side effects had; wake-ups to publish
+--   job_type   numbers and policies per contract and type, where they differ from the contract's
+--   dead_letter, effect, outbox, rerun   jobs set aside with their reason; side effects had; wake-ups to publish; which
+--              finished job was run again as which
 
 create schema if not exists tenure;
 
 create table tenure.installation (
     one          boolean primary key default true check (one),
-    id           uuid not null default gen_random_uuid()
+    id           uuid not null default gen_random_uuid(),
+    publishing   boolean not null default false -- whether jobs whose contract wakes workers write to the outbox
 );
 insert into tenure.installation default values;
 
@@ -45,6 +48,8 @@ create table tenure.job (
     raises              integer not null default 0,
     counter             integer not null default 0,
     max_attempts        integer not null,
+    lease_ms            integer, -- as long as the last claim wanted, where that is not the contract's number
+    heartbeat_ms        integer,
     priority            smallint not null default 5 check (priority between 0 and 9),
     contract            text not null,
     version             text not null,
@@ -62,7 +67,8 @@ create table tenure.job (
     last_error          jsonb,
     result              jsonb,
     progress            jsonb,
-    checkpoint          jsonb
+    checkpoint          jsonb,
+    pending             jsonb -- the failure that ends the job as soon as its effects are compensated
 ) with (
     -- Room for the claim's new row version on the same page, and a vacuum that does not wait for a fifth of the table.
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
@@ -76,6 +82,22 @@ create index job_ready on tenure.job (contract, queue, priority, coalesce(due_at
 -- The small sets that upkeep walks. No heartbeat writes these keys or predicates, so beats stay heap-only.
 create index job_held on tenure.job (contract, id) where role in ('leased', 'active', 'settling');
 create index job_waiting on tenure.job (contract, due_at, id) where role = 'waiting';
+
+-- What a job type wants otherwise than its contract. NULL: as the contract has it.
+create table tenure.job_type (
+    contract        text not null,
+    type            text not null,
+    lease_ttl_sec   double precision,
+    heartbeat_sec   double precision,
+    sla_sec         double precision,
+    renews          boolean not null default true,
+    max_attempts    integer,
+    backoff_base_ms bigint,
+    backoff_cap_ms  bigint,
+    on_exhausted    text,
+    updated_at      timestamptz not null default clock_timestamp(),
+    primary key (contract, type)
+);
 
 create table tenure.job_done (
     like tenure.job including defaults,
@@ -111,12 +133,15 @@ create table tenure.event (
 
 create index event_job_ts on tenure.event (job_id, ts) where correlation_id is not null;
 create index event_type_ts on tenure.event (type, ts) where correlation_id is not null;
+-- What the payload's time to live looks for: facts of rows that are no hops.
+create index event_fading on tenure.event (ts) where not hop and facts is not null;
 create index event_correlation on tenure.event (correlation_id) where correlation_id is not null;
 
 create table tenure.claim (
     key uuid primary key,
     at  timestamptz not null default clock_timestamp()
 );
+create index claim_at on tenure.claim (at);
 
 create table tenure.key (
     tenant_id  text not null,
@@ -128,6 +153,7 @@ create table tenure.key (
     created_at timestamptz not null default clock_timestamp(),
     primary key (tenant_id, key)
 );
+create index key_created on tenure.key (created_at);
 
 create table tenure.dead_letter (
     id                    bigint generated always as identity primary key,
@@ -165,11 +191,13 @@ create index dead_letter_open on tenure.dead_letter (contract, tenant_id, id) wh
 
 -- A side effect that a handler has had, once per job and node over all attempts.
 create table tenure.effect (
-    job_id     bigint not null,
-    node       text not null,
-    claims     integer not null,
-    at         timestamptz not null,
-    result     jsonb,
+    job_id         bigint not null,
+    node           text not null,
+    claims         integer not null,
+    at             timestamptz not null,
+    result         jsonb,
+    compensable    boolean not null default false,
+    compensated_at timestamptz,
     primary key (job_id, node)
 );
 
@@ -178,9 +206,18 @@ create table tenure.outbox (
     job_id       bigint not null,
     contract     text not null,
     created_at   timestamptz not null default clock_timestamp(),
+    publish_at   timestamptz not null default clock_timestamp(), -- not before the job is due
     published_at timestamptz
 );
-create index outbox_pending on tenure.outbox (id) where published_at is null;
+create index outbox_pending on tenure.outbox (publish_at, id) where published_at is null;
+
+-- A finished job never changes: which job ran it again is written here, once.
+create table tenure.rerun (
+    job_id    bigint primary key,
+    as_job_id bigint not null unique,
+    actor     text not null,
+    at        timestamptz not null default clock_timestamp()
+);
 
 -- JSON shows times as ISO 8601 in UTC, to the microsecond, everywhere.
 create function tenure.iso(at timestamptz) returns text
@@ -252,6 +289,7 @@ create trigger keep_the_whole_log before truncate on tenure.event
 create table tenure.range (
     low     bigint primary key,
     high    bigint not null,
+    leaving boolean not null default false, -- being dropped: begun, and not to be stopped half-way
     made_at timestamptz not null default clock_timestamp()
 );
 

@@ -21,7 +21,7 @@ found as materialized (
     select row.* from clock, lateral (
         -- Where a contract reclaims in place, dead workers' jobs go first: a full queue must not starve them.
         select expired.* from (
-            select ctid as tid, state, updated_at from tenure.job
+            select ctid as tid, state, type as task, updated_at from tenure.job
             where :reclaims::boolean and contract = :contract::text and role in ('leased', 'active', 'settling')
               and state = any (:path_source::text[]) and queue = any (:queues::text[]) and lease_expires_at < clock.t
               and claims < greatest(1, max_attempts + :extra::integer) + raises and cancel_requested_at is null
@@ -30,7 +30,7 @@ found as materialized (
         ) as expired
         union all
         select due.* from lane, lateral (
-            select ctid as tid, state, updated_at from tenure.job
+            select ctid as tid, state, type as task, updated_at from tenure.job
             where contract = :contract::text and queue = lane.queue and priority = lane.priority and role = 'ready'
               and state = any (:path_source::text[]) and coalesce(due_at, '-infinity') <= clock.t
               and (lease_expires_at is null or lease_expires_at < clock.t)
@@ -49,10 +49,13 @@ fresh as (
 ),
 -- The lease runs from the clock; the log's time also rises when the clock steps back.
 picked as materialized (
-    select tid, t, greatest(t, updated_at + interval '1 microsecond') as ts, way.*
+    select tid, t, greatest(t, clocked.updated_at + interval '1 microsecond') as ts, way.*,
+           coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000)::integer as lease_ms,
+           (own.heartbeat_sec * 1000)::integer as heartbeat_ms
     from (
         select found.*, clock_timestamp() as t from found where exists (select from fresh)
     ) as clocked
+    left join tenure.job_type as own on own.contract = :contract::text and own.type = clocked.task
     cross join lateral (select * from path where path.source = clocked.state limit 1) as way
 ),
 moved as (
@@ -61,7 +64,8 @@ moved as (
         seq = job.seq + 1, updated_at = picked.ts, started_at = picked.ts,
         first_started_at = coalesce(job.first_started_at, picked.ts),
         lease_token = :claim_key::uuid, lease_owner = :owner::text,
-        lease_expires_at = picked.t + :lease_ms::bigint * interval '1 millisecond', last_heartbeat_at = null
+        lease_expires_at = picked.t + coalesce(picked.lease_ms, :default_lease_ms::integer) * interval '1 millisecond',
+        lease_ms = picked.lease_ms, heartbeat_ms = picked.heartbeat_ms, last_heartbeat_at = null
     from picked
     where job.ctid = picked.tid
     returning job.*, picked.trigger, picked.source, picked.type as event_type
@@ -79,5 +83,5 @@ select moved.id, moved.contract, moved.version, moved.state, moved.role, moved.q
        moved.payload::text, moved.lease_owner, moved.lease_expires_at, moved.due_at,
        moved.created_at, moved.updated_at, moved.started_at, moved.finished_at, moved.cancel_requested_at,
        moved.trace_id, moved.correlation_id, moved.idempotency_key, moved.origin_letter, moved.last_error::text,
-       moved.result::text, moved.checkpoint::text
+       moved.result::text, moved.checkpoint::text, moved.pending::text
 from moved

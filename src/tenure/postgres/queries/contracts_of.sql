@@ -1,4 +1,4 @@
--- Under which contract and version is each of these jobs, live or finished?
-select id, contract, version from tenure.job where id = any (:ids::bigint[])
+-- Under which contract and version, and whose, is each of these jobs, live or finished?
+select id, contract, version, tenant_id from tenure.job where id = any (:ids::bigint[])
 union all
-select id, contract, version from tenure.job_done where id = any (:ids::bigint[])
+select id, contract, version, tenant_id from tenure.job_done where id = any (:ids::bigint[])

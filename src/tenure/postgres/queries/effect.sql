@@ -1,6 +1,7 @@
 -- May this holder record that a node of its job has had its effect? Once per job and node, over all attempts.
 with locked as materialized (
-    select id, state, role, claims, lease_owner, lease_expires_at, last_heartbeat_at, started_at,
+    select id, state, role, claims, lease_owner, lease_expires_at, last_heartbeat_at, heartbeat_ms, started_at,
+           pending is not null as compensating,
            contract = :contract::text and version = :version::text as ours,
            (claims, lease_token) is not distinct from (:claims::integer, :token::uuid) as proven
     from tenure.job
@@ -13,14 +14,16 @@ told as materialized (
                when not ours then 'contract'
                when not proven or :forfeits::boolean and (
                    coalesce(lease_expires_at < t, false)
-                   or coalesce(last_heartbeat_at + :orphaned_ms::bigint * interval '1 millisecond' < t, false)
+                   or coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
+                               * interval '1 millisecond' < t, false)
                ) then 'stale'
+               when compensating then 'compensating'
            end as refusal
     from (select locked.*, clock_timestamp() as t from locked) as clocked
 ),
 fresh as (
-    insert into tenure.effect (job_id, node, claims, at, result)
-    select id, :node::text, claims, t, :result::jsonb from told where refusal is null
+    insert into tenure.effect (job_id, node, claims, at, result, compensable)
+    select id, :node::text, claims, t, :result::jsonb, :compensable::boolean from told where refusal is null
     on conflict (job_id, node) do nothing
     returning job_id
 )

@@ -3,7 +3,8 @@ select id
 from tenure.job
 where contract = :contract::text and version = :version::text and role in ('leased', 'active', 'settling') and role <> 'settling'
   and (lease_expires_at < clock_timestamp()
-       or last_heartbeat_at + :orphaned_ms::bigint * interval '1 millisecond' < clock_timestamp())
+       or last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer) * interval '1 millisecond'
+          < clock_timestamp())
   and (:queues::text[] is null or queue = any (:queues::text[])) and (:ids::bigint[] is null or id = any (:ids::bigint[]))
   -- Where a claim reclaims in place, only what can no longer be claimed is left to us.
   and not (:reclaims::boolean and cancel_requested_at is null

@@ -6,22 +6,30 @@
 -- Contract values come as parameters: the paths that this verb may take, the budget, the backoff.
 -- Steps carry few columns on purpose: a row is copied at each of them.
 with path as materialized (
-    select trigger, source, string_to_array(hops, '>') as hops, role, due, letter, bump, type
+    select trigger, source, choice, string_to_array(hops, '>') as hops, role, due, letter, bump, type
     from unnest(
-        :path_trigger::text[], :path_source::text[], :path_hops::text[], :path_role::text[], :path_due::text[],
-        :path_letter::text[], :path_bump::integer[], :path_type::text[]
-    ) as p (trigger, source, hops, role, due, letter, bump, type)
+        :path_trigger::text[], :path_source::text[], :path_choice::text[], :path_hops::text[], :path_role::text[],
+        :path_due::text[], :path_letter::text[], :path_bump::integer[], :path_type::text[]
+    ) as p (trigger, source, choice, hops, role, due, letter, bump, type)
 ),
 locked as materialized (
-    select asked.n, asked.verdict, asked.reason, asked.error, asked.result, asked.delay_ms, row.*,
+    select asked.n, asked.result, asked.delay_ms, asked.key, asked.hash, row.*,
+           -- The failure that waited for its compensation comes from the row.
+           case when :verb::text = 'compensated' then row.pending ->> 'trigger' else asked.verdict end as verdict,
+           case when :verb::text = 'compensated' then row.pending ->> 'reason' else asked.reason end as reason,
+           case :verb::text
+               when 'compensated' then nullif(row.pending -> 'error', 'null')
+               when 'compensation_failed' then asked.error || jsonb_build_object('failure', row.pending -> 'error')
+               else asked.error
+           end as error,
            (row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven
     from unnest(
         :ids::bigint[], :claims::integer[], :tokens::uuid[], :verdicts::text[], :reasons::text[], :errors::jsonb[],
-        :results::jsonb[], :delays::bigint[]
-    ) with ordinality as asked (id, claims, token, verdict, reason, error, result, delay_ms, n)
+        :results::jsonb[], :delays::bigint[], :keys::text[], :hashes::text[]
+    ) with ordinality as asked (id, claims, token, verdict, reason, error, result, delay_ms, key, hash, n)
     cross join lateral (
-        select id, state, role, claims, raises, due_at, updated_at, started_at, lease_token, lease_owner,
-               lease_expires_at, last_heartbeat_at,
+        select id, state, role, type, claims, raises, due_at, updated_at, started_at, lease_token, lease_owner,
+               lease_expires_at, last_heartbeat_at, heartbeat_ms, pending, pending is not null as compensating,
                -- Versions only ever add: every version of a contract claims in the same way.
                contract = :contract::text and (version = :version::text or :verb::text = 'claim') as ours,
                claims < greatest(1, max_attempts + :extra::integer) + raises as in_budget,
@@ -32,7 +40,8 @@ locked as materialized (
     ) as row
 ),
 told as materialized (
-    select n, id, state, claims, reason, error, result, due_at, lease_owner, started_at, proven, t, aim, path.hops,
+    select n, id, state, claims, reason, error, result, due_at, lease_owner, started_at, proven, key, hash, t, aim,
+           aimed.type as task, path.hops,
            path.role as to_role, path.letter, path.bump, path.type as event_type,
            greatest(t, updated_at + interval '1 microsecond') as ts,
            coalesce(:actor::text, lease_owner, 'unknown') as actor,
@@ -40,14 +49,21 @@ told as materialized (
                case when expired then 'lease_expired' else 'orphaned' end
            end) as why,
            case path.due
-               when 'backoff' then tenure.backoff_ms(
-                   id, claims, raises, :base_ms::bigint, :factor::double precision, :cap_ms::bigint, :jitter_form::text,
-                   :jitter_low::double precision, :jitter_high::double precision, :cap_after_jitter::boolean)
+               when 'backoff' then (
+                   select tenure.backoff_ms(
+                       id, claims, raises, coalesce(max(own.backoff_base_ms), :base_ms::bigint),
+                       :factor::double precision, coalesce(max(own.backoff_cap_ms), :cap_ms::bigint), :jitter_form::text,
+                       :jitter_low::double precision, :jitter_high::double precision, :cap_after_jitter::boolean)
+                   from tenure.job_type as own
+                   where own.contract = :contract::text and own.type = aimed.type)
                when 'given' then coalesce(delay_ms, 0)
                when 'now' then 0
            end as wait_ms,
            case
                when not ours then 'contract'
+               when key is not null and exists (
+                   select from tenure.event where event.job_id = aimed.id and event.request_key = aimed.key
+               ) then 'repeated'
                when :fenced::boolean and (not proven or :forfeits::boolean and (expired or orphaned)) then 'stale'
                when path.hops is null then 'state'
                when :soft::boolean and aimed.role in ('leased', 'active') then 'held'
@@ -56,14 +72,27 @@ told as materialized (
                when :verb::text = 'expire' and not (expired or orphaned) then 'not_due'
                when aim = 'promote' and not coalesce(due_at <= t, false) then 'not_due'
                when :verb::text = 'transition' and aim = 'retry' and not in_budget then 'state'
+               when :verb::text in ('compensated', 'compensation_failed') and not compensating then 'state'
+               when compensating and :verb::text in ('succeed', 'snooze') then 'compensating'
+               -- What the holder did for this job is undone before the job ends badly, under the same lease.
+               when :compensates::boolean and :fenced::boolean and path.role in ('done', 'settling')
+                   and :verb::text in ('fail', 'cancel', 'snooze', 'hand_back')
+                   and exists (select from tenure.effect
+                               where effect.job_id = aimed.id and effect.compensable and effect.compensated_at is null)
+                   then 'compensate'
            end as refusal
     from (
         select clocked.*,
                coalesce(lease_expires_at < t, false) as expired,
-               coalesce(last_heartbeat_at + :orphaned_ms::bigint * interval '1 millisecond' < t, false) as orphaned,
+               coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
+                        * interval '1 millisecond' < t, false) as orphaned,
                case
+                   -- A compensation that was begun is gone on with by the next holder; without one left, a person looks.
+                   when compensating and (:verb::text = 'expire' or :verb::text = 'hand_back' and not :hands_back::boolean)
+                       then case when in_budget then 'expire' else 'compensation_failed' end
                    -- A soft cancel turns every way back, and every failure, into the cancel path.
-                   when cancelling and :verb::text in ('fail', 'expire', 'snooze', 'hand_back') then 'cancel'
+                   when cancelling and :verb::text in ('fail', 'compensated', 'expire', 'snooze', 'hand_back') then 'cancel'
+                   when :verb::text = 'compensated' then verdict
                    when :verb::text = 'fail'
                        then case when verdict <> 'retry' then verdict when in_budget then 'retry' else 'exhaust' end
                    when :verb::text = 'expire' then case when in_budget then 'expire' else 'expire_at_cap' end
@@ -81,7 +110,10 @@ told as materialized (
             where :claim_key::uuid is null or (select count(*) from locked) > 0
         ) as clocked
     ) as aimed
-    left join path on path.trigger = aim and path.source = aimed.state
+    left join path on path.trigger = aim and path.source = aimed.state and (
+        path.choice is null or path.choice = coalesce((
+            select own.on_exhausted from tenure.job_type as own
+            where own.contract = :contract::text and own.type = aimed.type), ''))
 ),
 -- A claim key is spent with the first job that it wins.
 fresh as (
@@ -112,8 +144,10 @@ taken as (
         counter = job.counter + told.bump, started_at = told.ts,
         first_started_at = coalesce(job.first_started_at, told.ts), last_heartbeat_at = null,
         lease_token = :claim_key::uuid, lease_owner = :owner::text,
-        lease_expires_at = told.t + :lease_ms::bigint * interval '1 millisecond'
-    from told
+        lease_ms = coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000), heartbeat_ms = own.heartbeat_sec * 1000,
+        lease_expires_at = told.t + coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000, :default_lease_ms::integer)
+                                    * interval '1 millisecond'
+    from told left join tenure.job_type as own on own.contract = :contract::text and own.type = told.task
     where job.id = told.id and told.refusal is null and exists (select from fresh)
     returning told.*, job.seq - 1 as seq, job.counter, job.max_attempts, job.correlation_id, job.trace_id
 ),
@@ -156,7 +190,7 @@ recorded as (
 ),
 logged as (
     insert into tenure.event (job_id, ts, seq, claims, counter, max_attempts, contract, trigger, from_state, to_state,
-                              actor, reason, facts, type, correlation_id, trace_id)
+                              actor, reason, facts, type, correlation_id, trace_id, request_key, request_hash, answer)
     select id, ts + (k - 1) * interval '1 microsecond', seq + k, claims, counter, max_attempts, :contract::text, aim,
            case when k = 1 then state else hops[k - 1] end, hops[k], actor, why,
            case when k = 1 and (error is not null or wait_ms is not null) then jsonb_strip_nulls(jsonb_build_object(
@@ -165,18 +199,23 @@ logged as (
            end,
            event_type,
            case when event_type is not null then coalesce(correlation_id, tenure.made_id('correlation', id)) end,
-           case when event_type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end
+           case when event_type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end,
+           case when k = 1 then key end, case when k = 1 then hash end,
+           case when k = 1 and key is not null then jsonb_build_object(
+               'state', hops[cardinality(hops)], 'role', to_role, 'delay_ms', wait_ms,
+               'due_at', tenure.iso(t + wait_ms * interval '1 millisecond'))
+           end
     from (
         select id, t, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
-               event_type, correlation_id, trace_id, generate_series(1, cardinality(hops)) as k
+               event_type, correlation_id, trace_id, key, hash, generate_series(1, cardinality(hops)) as k
         from moved
         union all
         select id, t, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
-               event_type, correlation_id, trace_id, generate_series(1, cardinality(hops)) as k
+               event_type, correlation_id, trace_id, key, hash, generate_series(1, cardinality(hops)) as k
         from gone
         union all
         select id, t, ts, seq, claims + 1, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
-               event_type, correlation_id, trace_id, 1 as k
+               event_type, correlation_id, trace_id, key, hash, 1 as k
         from taken
     ) as hopped
 )

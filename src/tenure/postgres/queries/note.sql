@@ -4,13 +4,14 @@
 -- The shape is that of move.sql: lock, then the clock, then every guard. A note is a log row (hop = false) only where the
 -- contract declares that fact. A heartbeat skips locked rows: somebody is moving the job right now, which is no loss.
 with locked as materialized (
-    select asked.n, asked.note, row.*,
+    select asked.n, asked.note, asked.key, asked.hash, row.*,
            (row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven
-    from unnest(:ids::bigint[], :claims::integer[], :tokens::uuid[], :notes::jsonb[])
-        with ordinality as asked (id, claims, token, note, n)
+    from unnest(:ids::bigint[], :claims::integer[], :tokens::uuid[], :notes::jsonb[], :keys::text[], :hashes::text[])
+        with ordinality as asked (id, claims, token, note, key, hash, n)
     cross join lateral (
-        select id, state, role, claims, lease_token, lease_owner, lease_expires_at, last_heartbeat_at, started_at,
-               updated_at, cancel_requested_at is not null as cancelling,
+        select id, state, role, type, claims, lease_token, lease_owner, lease_expires_at, last_heartbeat_at, started_at,
+               updated_at, heartbeat_ms, coalesce(lease_ms, :lease_ms::integer) as lease_ms,
+               pending is not null as compensating, cancel_requested_at is not null as cancelling,
                contract = :contract::text and version = :version::text as ours
         from tenure.job
         where job.id = asked.id
@@ -21,16 +22,27 @@ told as materialized (
     select judged.*,
            array_remove(array[:fact::text, case when renews then :renewal::text end], null) as facts
     from (
-        select n, id, note, state, lease_owner, started_at, proven, cancelling, t,
+        select n, id, note, key, hash, state, lease_owner, started_at, proven, cancelling, lease_ms, t,
                greatest(t, updated_at + interval '1 microsecond') as ts, coalesce(:actor::text, lease_owner) as actor,
-               :verb::text = 'heartbeat' and lease_expires_at - t <= :renew_ms::bigint * interval '1 millisecond' as renews,
+               case
+                   when :verb::text = 'heartbeat'
+                       and lease_expires_at - t <= lease_ms * :renew_at::double precision * interval '1 millisecond'
+                       then coalesce((select own.renews from tenure.job_type as own
+                                      where own.contract = :contract::text and own.type = clocked.type), true)
+                   else false
+               end as renews,
                case
                    when not ours then 'contract'
+                   when key is not null and exists (
+                       select from tenure.event where event.job_id = clocked.id and event.request_key = clocked.key
+                   ) then 'repeated'
                    when :fenced::boolean and (not proven or :forfeits::boolean and (
                        coalesce(lease_expires_at < t, false)
-                       or coalesce(last_heartbeat_at + :orphaned_ms::bigint * interval '1 millisecond' < t, false)
+                       or coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
+                                   * interval '1 millisecond' < t, false)
                    )) then 'stale'
                    when role not in ('leased', 'active') then 'moved'
+                   when :verb::text = 'compensated' and not compensating then 'moved'
                end as refusal
         from (select locked.*, clock_timestamp() as t from locked) as clocked
     ) as judged
@@ -39,7 +51,7 @@ noted as (
     update tenure.job
     set last_heartbeat_at = case when :verb::text = 'heartbeat' then told.t else job.last_heartbeat_at end,
         lease_expires_at = case when told.renews then greatest(
-                                    job.lease_expires_at, told.t + :lease_ms::bigint * interval '1 millisecond')
+                                    job.lease_expires_at, told.t + told.lease_ms * interval '1 millisecond')
                                 when :verb::text = 'let_go' then told.t - interval '1 microsecond'
                                 else job.lease_expires_at end,
         progress = case when :verb::text = 'progress' then told.note else job.progress end,
@@ -58,11 +70,16 @@ noted as (
 ),
 logged as (
     insert into tenure.event (job_id, ts, seq, hop, claims, counter, max_attempts, contract, trigger, from_state, to_state,
-                              actor, reason, type, correlation_id, trace_id)
+                              actor, reason, facts, type, correlation_id, trace_id, request_key, request_hash, answer)
     select id, ts + (k - 1) * interval '1 microsecond', last_seq - cardinality(facts) + k, false, claims, counter,
-           max_attempts, :contract::text, facts[k], state, state, actor, :reason::text, type,
+           max_attempts, :contract::text, facts[k], state, state, actor, :reason::text,
+           case when :verb::text = 'heartbeat' then jsonb_build_object('lease_expires_at', tenure.iso(expires)) end, type,
            case when type is not null then coalesce(correlation_id, tenure.made_id('correlation', id)) end,
-           case when type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end
+           case when type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end,
+           case when k = 1 then key end, case when k = 1 then hash end,
+           case when k = 1 and key is not null then jsonb_build_object(
+               'lease_expires_at', tenure.iso(expires), 'cancel_requested', cancelling, 'renewed', renews)
+           end
     from (
         select noted.*, k, case facts[k] when :renewal::text then :renewal_type::text else :fact_type::text end as type
         from noted cross join lateral generate_subscripts(facts, 1) as k

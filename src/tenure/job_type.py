@@ -1,0 +1,76 @@
+"""A job type: the numbers and the policy that one kind of job wants otherwise than its contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tenure import intake
+from tenure.contract import Contract
+from tenure.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class JobType:
+    """Numbers per contract and type; None means as the contract has it. A job's own limit wins over all."""
+
+    type: str
+    contract: str = "standard"
+    #: How long a claim lasts, within the contract's range.
+    lease_ttl_sec: float | None = None
+    #: How often its holder beats, within the contract's range.
+    heartbeat_sec: float | None = None
+    #: How long the work may take. Longer than the lease: then the lease must be renewed.
+    sla_sec: float | None = None
+    #: Whether heartbeats renew the lease.
+    renews: bool = True
+    max_attempts: int | None = None
+    backoff_base_ms: int | None = None
+    backoff_cap_ms: int | None = None
+    #: Where a job ends whose budget is spent, where the contract gives the choice.
+    on_exhausted: str | None = None
+
+
+def check(contract: Contract, declared: JobType) -> None:
+    """Refuse a type that its contract cannot honour; every fault is said at once."""
+    intake.name("type", declared.type)
+    faults = [*_numbers(contract, declared), *_sla(contract, declared)]
+    ends = contract.choices("exhaust")
+    if declared.on_exhausted is not None and declared.on_exhausted not in ends:
+        choice = f"one of {', '.join(ends)}" if ends else "not to be chosen under this contract"
+        faults.append(f"on_exhausted is {choice}, not {declared.on_exhausted!r}")
+    if faults:
+        raise BadInput(f"job type {declared.type} of contract {contract.name}: {'; '.join(faults)}")
+
+
+def _numbers(contract: Contract, declared: JobType) -> Iterable[str]:
+    whole: tuple[tuple[str, object, int, int], ...]
+    lease, budget = contract.lease, contract.budget
+    yield from _seconds("lease_ttl_sec", declared.lease_ttl_sec, lease.minimum_ms, lease.maximum_ms)
+    beat = lease.heartbeat
+    if beat:
+        yield from _seconds("heartbeat_sec", declared.heartbeat_sec, beat.minimum_ms, beat.maximum_ms)
+    elif declared.heartbeat_sec is not None:
+        yield "heartbeat_sec: the contract has no heartbeat of its own; beats renew the lease"
+    yield from _seconds("sla_sec", declared.sla_sec, 1, 366 * 86_400_000)
+    whole = (
+        ("max_attempts", declared.max_attempts, budget.minimum, budget.maximum),
+        ("backoff_base_ms", declared.backoff_base_ms, 1, 86_400_000),
+        ("backoff_cap_ms", declared.backoff_cap_ms, 1, 604_800_000),
+    )
+    for name, value, low, high in whole:
+        if value is not None and not (type(value) is int and low <= value <= high):
+            yield f"{name} is {value!r}; it must be a whole number within {low}..{high}"
+
+
+def _seconds(name: str, value: object, low_ms: int, high_ms: int) -> Iterable[str]:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low_ms <= value * 1000 <= high_ms:
+        yield f"{name} is {value!r}; it must be within {low_ms / 1000:g}..{high_ms / 1000:g} seconds"
+
+
+def _sla(contract: Contract, declared: JobType) -> Iterable[str]:
+    lease = contract.lease.default_ms / 1000 if declared.lease_ttl_sec is None else declared.lease_ttl_sec
+    if declared.sla_sec is not None and not declared.renews and declared.sla_sec > lease:
+        yield f"the work may take {declared.sla_sec:g} s, longer than its lease of {lease:g} s, and nothing renews it"

@@ -1,0 +1,113 @@
+"""History: what leaves the database, and when. Payloads fade, keys lapse, and old ranges go whole, never row by row.
+
+Each verb is safe in any number of processes and after a crash at any point, and says what it did.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenure.errors import BadInput
+from tenure.postgres.engine import Engine, ask
+from tenure.postgres.statement import Plan, Query, Row, Statement, statement
+
+_DAY = 86_400.0
+_RANGE = 1_048_576  # as `tenure.extend_ranges` makes them
+_PAGE = 10_000
+
+
+class History:
+    """The verbs on what is past; `store.history`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def forget_payloads(self, keep_sec: float = 7 * _DAY) -> int:
+        """Empty the verbose payloads (heartbeats, renewals) that are older than this; how many."""
+        _at_least("keep_sec", keep_sec, 0)
+        await self._engine.run(self._engine.registry.load)
+        forgotten = 0
+        for contract in self._engine.registry.contracts():
+            facts = [on for event in contract.events if event.fades for on in event.on]
+            if facts:
+                values = {"contract": contract.name, "facts": facts, "keep_sec": keep_sec}
+                forgotten += await self._pages("forget_payloads", values)
+        return forgotten
+
+    async def forget_keys(self, keep_sec: float = 30 * _DAY) -> int:
+        """Delete idempotency keys that are older than this and whose jobs have left; how many."""
+        _at_least("keep_sec", keep_sec, 0)
+        return await self._pages("forget_keys", {"keep_sec": keep_sec})
+
+    async def forget_claims(self, keep_sec: float = 3_600.0) -> int:
+        """Delete claim keys that are older than this and hold nothing any more; how many."""
+        _at_least("keep_sec", keep_sec, 60)
+        return await self._pages("forget_claims", {"keep_sec": keep_sec})
+
+    async def retire_ranges(self, keep_sec: float = 90 * _DAY) -> int:
+        """Drop the id ranges whose jobs all ended longer ago than this; how many. Needs the owner's rights."""
+        _at_least("keep_sec", keep_sec, 60)
+        return await self._engine.run(lambda: _retire(keep_sec))
+
+    async def vacuum(self) -> bool:
+        """Vacuum the tables that change all the time; False where this connection may not."""
+        return await self._engine.run(_vacuum)
+
+    async def _pages(self, name: str, values: dict[str, Any]) -> int:
+        """So many rows a transaction, until a page is not full."""
+        total = 0
+        while True:
+            done = len(await self._engine.run(lambda: ask(name, {**values, "limit": _PAGE})))
+            total += done
+            if done < _PAGE:
+                return total
+
+
+def _retire(keep_sec: float) -> Plan[int]:
+    ((free,),) = yield statement("one_retires", {})
+    if not free:
+        return 0
+    retired = 0
+    try:
+        while rows := (yield statement("leaving", {"keep_sec": keep_sec})):
+            ((low, high, begun),) = rows
+            if not begun:
+                yield statement("leave", {"low": low})
+            for parent in ("event", "job_done"):
+                yield from _drop(parent, low // _RANGE)
+            yield statement("left", {"low": low, "high": high})
+            retired += 1
+    finally:
+        yield statement("retired", {})
+    return retired
+
+
+def _drop(parent: str, number: int) -> Plan[None]:
+    """Detach a partition without stopping readers and writers, then drop it; goes on where a crash left off."""
+    child = f"tenure.{parent}_{number}"
+    rows: list[Row] = yield statement("partition", {"name": child})
+    if not rows:
+        return
+    ((attached, pending),) = rows
+    if attached:
+        how = "finalize" if pending else "concurrently"
+        yield _command(f"alter table tenure.{parent} detach partition {child} {how}")
+    yield _command(f"drop table if exists {child}")
+
+
+def _vacuum() -> Plan[bool]:
+    ((owned,),) = yield statement("owned", {})
+    if owned:
+        # Locked means that somebody else is at it. Truncating would lock everybody out.
+        yield _command("vacuum (skip_locked, truncate false) tenure.job, tenure.claim")
+    return bool(owned)
+
+
+def _command(text: str) -> Statement:
+    """A command that takes no parameters and no transaction."""
+    return Statement(Query(text.split()[0], f"/* tenure */ {text}", ()), ())
+
+
+def _at_least(name: str, value: object, low: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= 1e10:
+        raise BadInput(f"{name} is {value!r}; it must be at least {low:g} seconds")

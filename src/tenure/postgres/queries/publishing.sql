@@ -1,0 +1,2 @@
+-- Are wake-ups written from now on?
+update tenure.installation set publishing = :on::boolean

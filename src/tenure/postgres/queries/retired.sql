@@ -1,0 +1,2 @@
+-- Let the next one.
+select pg_advisory_unlock(hashtextextended('tenure.retire', 0))
