@@ -9,6 +9,7 @@
    the same claim on a table of 1,000 ready jobs.
 3. WAL bytes of one life.
 4. Processor time of client and server, apart, for each stage of a life (Linux).
+5. Heartbeats, failures, reaping, and 64 claimers beside one that shares (`holding.py`).
 
 Compare ratios within one run; seconds differ between machines and between days.
 """
@@ -32,6 +33,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from bench import holding
 from tenure.embedded import Cluster
 from tenure.job import Job, NewJob
 from tenure.postgres.connect import engine_dsn
@@ -39,6 +41,7 @@ from tenure.postgres.migrate import migrate
 from tenure.postgres.statement import array
 from tenure.postgres.store import Store
 
+SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h"}
 _PAYLOAD = {"to": "somebody@example.org", "subject": "hello", "n": 7}
 
 _BARE = """
@@ -82,11 +85,15 @@ with gone as (
     delete from bare.job using unnest($1::bigint[], $2::jsonb[]) as a (id, outcome) where job.id = a.id
     returning job.*, a.outcome
 )
-insert into bare.job_done
-select id, due_at, created_at, clock_timestamp(), first_started_at, started_at, clock_timestamp(), null,
-       last_heartbeat_at, cancel_requested_at, origin_letter, null, seq + 1, claims, raises, counter, max_attempts,
-       priority, contract, version, 'succeeded', 'done', queue, type, tenant_id, null, created_by, trace_id,
-       correlation_id, idempotency_key, payload, last_error, outcome, progress, checkpoint
+insert into bare.job_done (
+    id, due_at, created_at, updated_at, first_started_at, started_at, finished_at, last_heartbeat_at,
+    cancel_requested_at, origin_letter, seq, claims, raises, counter, max_attempts, priority, contract, version, state,
+    role, queue, type, tenant_id, created_by, trace_id, correlation_id, idempotency_key, payload, last_error, result,
+    progress, checkpoint)
+select id, due_at, created_at, clock_timestamp(), first_started_at, started_at, clock_timestamp(), last_heartbeat_at,
+       cancel_requested_at, origin_letter, seq + 1, claims, raises, counter, max_attempts, priority, contract, version,
+       'succeeded', 'done', queue, type, tenant_id, created_by, trace_id, correlation_id, idempotency_key, payload,
+       last_error, outcome, progress, checkpoint
 from gone
 returning id
 """
@@ -339,6 +346,7 @@ def show(report: dict[str, Any]) -> None:
         print("|---|---|---|")
         for stage, (client, server) in report["processor"].items():
             print(f"| {stage} | {client} | {server} |")
+    holding.show(report["holding"])
     print(f"\nWAL: {report['wal_bytes']:,} bytes a life (batches of 500); PostgreSQL {report['postgres']}")
 
 
@@ -348,10 +356,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller counts, for a first look")
     parser.add_argument("--json", action="store_true", help="the figures as JSON on stdout")
     options = parser.parse_args()
-    settings = {"shared_buffers": "1GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h"}
     with (
         tempfile.TemporaryDirectory(prefix="tenure-bench-") as directory,
-        Cluster(Path(directory), settings=settings) as cluster,
+        Cluster(Path(directory), settings=SETTINGS) as cluster,
     ):
 
         def make(name: str) -> str:
@@ -370,6 +377,8 @@ def main() -> None:
         report["wal_bytes"] = asyncio.run(wal_per_life(make("wal")))
         linux = Path("/proc/self/schedstat").exists()
         report["processor"] = asyncio.run(processor_time(make("processor"))) if linux else {}
+        print("measuring held jobs …", file=sys.stderr)
+        report["holding"] = asyncio.run(holding.all_of(make, options.quick))
         print("measuring depth …", file=sys.stderr)
         report["depth"] = asyncio.run(depth(make, options.quick))
     if options.json:
