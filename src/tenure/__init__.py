@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 # The public names, sorted, at most 20. To add one: here, in `_HOMES`, and as an import for type checkers.
-__all__ = ()
+__all__ = ("AsyncTaskQueue",)
 
 # Where each public name lives. They are loaded at first use, so that `import tenure` costs next to nothing
 # and loads no driver.
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {"AsyncTaskQueue": "tenure.queue"}
 
 if TYPE_CHECKING:
-    pass  # from tenure.app import App as App
+    from tenure.queue import AsyncTaskQueue as AsyncTaskQueue
 else:
     # Hidden from type checkers, which would otherwise take any misspelt name for an object.
 

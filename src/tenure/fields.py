@@ -32,6 +32,7 @@ _JOB = {
     "created": "when it was enqueued",
     "updated": "when it moved last",
     "error": "the last failure",
+    "final_error": "the failure that ended it, else NULL",
     "error_ts": "when it failed last",
     "error_message": "the last failure's message",
     "error_code": "the last failure's code",

@@ -19,7 +19,7 @@ _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}\Z")
 
 #: Triggers that close an epoch: the only ones after which a job may stand lower than it stood.
 EPOCH_ENDS = frozenset({"retry", "expire", "reclaim", "promote", "snooze", "hand_back"})
-_RANK: dict[Role, int] = {"ready": 0, "waiting": 0, "leased": 1, "active": 2, "settling": 3, "done": 4}
+RANK: dict[Role, int] = {"ready": 0, "waiting": 0, "leased": 1, "active": 2, "settling": 3, "done": 4}
 
 
 def check(contract: Contract) -> None:
@@ -163,8 +163,8 @@ def _ways_back(contract: Contract) -> Iterable[str]:
         if path.trigger in EPOCH_ENDS or not path.hops:
             continue
         for source in path.sources:
-            live = [role for role in contract.states.get(source, ()) if role in _RANK and role != "done"]
-            if live and path.end.role in _RANK and _RANK[path.end.role] <= min(_RANK[role] for role in live):
+            live = [role for role in contract.states.get(source, ()) if role in RANK and role != "done"]
+            if live and path.end.role in RANK and RANK[path.end.role] <= min(RANK[role] for role in live):
                 yield f"path {path.trigger}: falls from {source} back to {path.end.state} inside an epoch"
 
 

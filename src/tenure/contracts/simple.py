@@ -55,7 +55,7 @@ SIMPLE = Contract(
             "task_results",
             "finished",
             {
-                "task_id": "id", "status": "state", "result": "result", "error": "error", "attempts": "counter",
+                "task_id": "id", "status": "state", "result": "result", "error": "final_error", "attempts": "counter",
                 "finished_at": "finished", "last_attempt_at": "last_started",
             },
         ),

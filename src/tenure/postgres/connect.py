@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg_pool import PoolClosed, PoolTimeout
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from tenure.errors import BadInput, CannotConnect, ConnectionLost, SchemaMissing, Unavailable
 
@@ -57,15 +57,16 @@ def checked(dsn: str) -> dict[str, Any]:
         ) from None
 
 
+def settings() -> dict[str, str]:
+    """What every statement of the engine runs under."""
+    timeouts = {"lock_timeout": str(LOCK_TIMEOUT_MS), "statement_timeout": str(STATEMENT_TIMEOUT_MS)}
+    return {**PLANNER, **timeouts}
+
+
 def engine_dsn(dsn: str) -> str:
     """The same database, with the engine's settings on every connection."""
     given = checked(dsn)
-    options = {
-        **PLANNER,
-        "lock_timeout": str(LOCK_TIMEOUT_MS),
-        "statement_timeout": str(STATEMENT_TIMEOUT_MS),
-        "default_transaction_isolation": "read\\ committed",
-    }
+    options = {**settings(), "default_transaction_isolation": "read\\ committed"}
     ours = " ".join(f"-c {name}={value}" for name, value in options.items())
     merged = f"{given.get('options') or ''} {ours}".strip()
     ours_unless_given = {name: value for name, value in DEADLINES.items() if name not in given}
@@ -92,7 +93,7 @@ def our_errors() -> Iterator[None]:
         raise SchemaMissing(f"the database lacks part of Tenure's schema ({what}). Next: tenure migrate") from error
     except PoolClosed:
         raise BadInput("this store is closed. Next: open another one") from None
-    except PoolTimeout as error:
+    except (PoolTimeout, TooManyRequests) as error:
         raise CannotConnect(
             f"no connection could be had in time ({error}); nothing was done. Next: try again"
         ) from error

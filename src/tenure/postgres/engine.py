@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 from tenure import intake
 from tenure.errors import BadInput, Busy, ConnectionLost, JobNotFound
 from tenure.job import Held, Job
+from tenure.postgres.borrowed import borrowed, lend
 from tenure.postgres.connect import connecting, engine_dsn, our_errors
 from tenure.postgres.machine import Machine
 from tenure.postgres.registry import Registry
@@ -30,8 +31,9 @@ _DEADLOCK_TRIES = 5
 class Engine:
     """Runs verbs on a pool of connections."""
 
-    def __init__(self, pool: Pool, registry: Registry) -> None:
+    def __init__(self, pool: Pool, registry: Registry, *, lent: bool = False) -> None:
         self._pool = pool
+        self._lent = lent
         self.registry = registry
 
     @classmethod
@@ -46,17 +48,25 @@ class Engine:
         await pool.open()
         return cls(pool, registry)
 
+    @classmethod
+    def on(cls, pool: Pool, numbers: Mapping[str, Mapping[str, int]] | None = None) -> Engine:
+        """Stand on a pool of the caller's, who also opens and closes it."""
+        return cls(lend(pool), Registry(numbers), lent=True)
+
     async def close(self) -> None:
-        """Close the connections."""
-        await self._pool.close()
+        """Close the connections, unless they are the caller's."""
+        if not self._lent:
+            await self._pool.close()
 
     async def run(self, plan: Callable[[], Plan[T]]) -> T:
         """Run a verb, again if it met a deadlock; the plan is made anew for each try."""
+        if self._lent and self._pool.closed:
+            raise BadInput("the pool that was given is not open. Next: open it before, close it after")
         for turn in range(_DEADLOCK_TRIES):
             try:
                 with our_errors():
                     async with self._pool.connection() as connection:
-                        return await run(connection, plan())
+                        return await run(connection, borrowed(connection, plan()) if self._lent else plan())
             except ConnectionLost:
                 await self._pool.check()  # its neighbours were lost with it: each would cost a caller the same error
                 raise

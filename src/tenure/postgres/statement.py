@@ -18,6 +18,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.rows import tuple_row
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -113,7 +114,7 @@ async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
                     async with connection.transaction():
                         answer: Any = await run(connection, step.plan)
                 else:
-                    cursor = psycopg.AsyncRawCursor(connection)
+                    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
                     await cursor.execute(step.query.text, step.values, binary=True)
                     answer = await cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
@@ -134,7 +135,7 @@ def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:
                     with connection.transaction():
                         answer: Any = run_sync(connection, step.plan)
                 else:
-                    cursor = psycopg.RawCursor(connection)
+                    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
                     cursor.execute(step.query.text, step.values, binary=True)
                     answer = cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:

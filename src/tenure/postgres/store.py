@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from tenure import intake
 from tenure.contract import Contract
-from tenure.errors import BadInput, Busy, Refused, TenureError
+from tenure.errors import BadInput, Busy, Refused, StaleLease, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
@@ -139,6 +139,25 @@ class Store:
             intake.whole("id", job_id, 1, intake.MAX_ID)
         versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
         return await self._engine.run(lambda: verbs.claim_by_id(versions, ids, taking, self._engine.job))
+
+    async def claim_one_job(
+        self,
+        worker: str,
+        *,
+        queues: Sequence[str] = ("default",),
+        contract: str = "reliability",
+        claim_key: UUID | str | None = None,
+        job_id: int | None = None,
+    ) -> Job | None:
+        """Take one job that is due, or this one; None when none is. The same worker and key again: the same job."""
+        if job_id is None:
+            jobs = await self.claim(contract, queues, worker=worker, claim_key=claim_key)
+        else:
+            jobs = [_only(await self.claim_by_id([job_id], worker=worker, contract=contract, claim_key=claim_key))]
+        for job in jobs:
+            if job.lease_owner != worker:  # the key is another worker's, and so is what it won
+                raise StaleLease(job.id, held_by=job.lease_owner, since=job.started_at)
+        return jobs[0] if jobs else None
 
     async def _taking(
         self, contract: str, worker: str, claim_key: UUID | str | None, lease_ms: int | None

@@ -38,6 +38,7 @@ JOB: Mapping[str, str] = {
     "created": "j.created_at",
     "updated": "j.updated_at",
     "error": _ERROR,
+    "final_error": f"case when ({_ERROR} ->> 'terminal')::boolean then {_ERROR} end",
     "error_ts": f"{_ERROR} -> 'ts'",
     "error_message": f"{_ERROR} ->> 'message'",
     "error_code": f"{_ERROR} ->> 'code'",

@@ -1,0 +1,319 @@
+"""The queue under it all, in the words of document 003: tasks, attempts, `max_retries`, `eta`, TaskResult.
+
+    enqueue ─▶ PENDING ─ dequeue ─▶ RUNNING ─ complete_task ─▶ SUCCESS
+                  ▲                    └───── fail_task ─────▶ FAILED ─┐
+                  └──────── with an eta, while attempts < max_retries ─┘
+
+The promise: `fail_task` is the only way in which a failure is written, and it alone decides. A worker says what
+happened; whether and when the task runs again is the queue's answer. A task that ended has one TaskResult, which never
+changes. The statuses are the contract's own, so under another contract than `simple` they are its document's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
+
+from tenure import intake
+from tenure.contract import HELD
+from tenure.errors import BadInput, JobNotFound, Refused
+from tenure.job import Failure, Held, Job, NewJob
+from tenure.outcome import Moved, Noted
+
+if TYPE_CHECKING:
+    from tenure.postgres.engine import Pool
+    from tenure.postgres.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as its row was when it was read."""
+
+    id: int
+    type: str
+    payload: Any
+    status: str
+    attempts: int
+    max_retries: int
+    eta: datetime | None
+    #: The last failure, or None.
+    error: Mapping[str, Any] | None
+    queue: str
+    priority: int
+    tenant_id: str
+    trace_id: str
+    correlation_id: str
+    created_at: datetime
+    updated_at: datetime
+    last_attempt_at: datetime | None
+    worker: str | None
+    lease_expires_at: datetime | None
+    #: What the holder of a RUNNING task shows with everything it says; None while nobody holds it.
+    held: Held | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the queue made of a failure; `eta` is the row's, and None where the task does not run again."""
+
+    task_id: int
+    will_retry: bool
+    eta: datetime | None
+    attempts: int
+    status: str
+    failed_at: datetime
+    delay_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """How a task ended: exactly one for each that did; `error` is the failure that ended it."""
+
+    task_id: int
+    status: str
+    result: Any
+    error: Mapping[str, Any] | None
+    finished_at: datetime
+    attempts: int
+    last_attempt_at: datetime | None
+
+
+class AsyncTaskQueue:
+    """A queue of tasks on PostgreSQL: give it an address, or an open pool that it uses and leaves open."""
+
+    def __init__(
+        self,
+        source: str | Pool,
+        contract: str = "simple",
+        *,
+        numbers: Mapping[str, Mapping[str, int]] | None = None,
+        max_bytes: int = intake.MAX_BYTES,
+        connections: int = 4,
+    ) -> None:
+        if not isinstance(source, str):
+            from tenure.postgres.borrowed import lend  # who has a pool has loaded the driver
+
+            source = lend(source)
+        self.contract = contract
+        self._source = source
+        self._numbers = numbers
+        self._max_bytes = max_bytes
+        self._connections = connections
+        self._store: Store | None = None
+        self._closed = False
+        self._connecting = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the queue's own connections; a pool that was given stays open."""
+        async with self._connecting:  # a first use that is under way is waited for, so that nothing stays behind
+            self._closed = True
+            if self._store is not None:
+                await self._store.close()
+                self._store = None
+
+    async def enqueue(
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        queue: str = "default",
+        priority: int = 5,
+        eta: datetime | None = None,
+        delay: timedelta | float | None = None,
+        max_retries: int | None = None,
+        key: str | None = None,
+        tenant_id: str = "default",
+        trace_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> int:
+        """Make a task, PENDING, due at its eta; its id. With a key, at most once."""
+        job = NewJob(
+            type, {} if payload is None else payload, contract=self.contract, queue=queue, priority=priority,
+            run_at=eta, delay_ms=_milliseconds("delay", delay), max_attempts=max_retries, key=key,
+            tenant_id=tenant_id, trace_id=trace_id, correlation_id=correlation_id,
+        )  # fmt: skip
+        return (await (await self._opened()).enqueue(job)).job_id
+
+    async def dequeue(
+        self,
+        worker: str | None = None,
+        queues: Sequence[str] = ("default",),
+        *,
+        lease: timedelta | float | None = None,
+        claim_key: UUID | str | None = None,
+    ) -> Task | None:
+        """Take a task that is due; it is RUNNING under a lease. None when none is due."""
+        tasks = await self.dequeue_many(1, worker, queues, lease=lease, claim_key=claim_key)
+        return tasks[0] if tasks else None
+
+    async def dequeue_many(
+        self,
+        limit: int,
+        worker: str | None = None,
+        queues: Sequence[str] = ("default",),
+        *,
+        lease: timedelta | float | None = None,
+        claim_key: UUID | str | None = None,
+    ) -> list[Task]:
+        """Take up to so many tasks that are due."""
+        store = await self._opened()
+        name = f"{socket.gethostname()}:{os.getpid()}" if worker is None else worker
+        jobs = await store.claim(
+            self.contract, queues, worker=name, limit=limit, claim_key=claim_key, lease_ms=_milliseconds("lease", lease)
+        )
+        # Some contracts tell a claim from the beginning of work: whoever dequeues begins at once.
+        claimed = [n for n, job in enumerate(jobs) if job.role == "leased"]
+        for n, moved in zip(claimed, await store.start_many([jobs[n].held for n in claimed]), strict=True):
+            if isinstance(moved, Moved):
+                jobs[n] = jobs[n]._replace(state=moved.state, role=moved.role, updated_at=moved.at)
+        return [_task(job) for job in jobs if job.role == "active"]
+
+    async def complete_task(self, task: Task | Held, result: Any = None) -> None:
+        """End a task well, with its result; refused when the caller does not hold it."""
+        held = self._own(task)
+        await (await self._opened()).succeed(held, result)
+
+    async def fail_task(
+        self, task: Task | Held, error: BaseException | Failure | str, *, retry: bool | None = None
+    ) -> Decision:
+        """Report that a task failed; the queue decides and says whether and when it runs again.
+
+        `retry` is what the worker knows of the error: a fact for the contract to judge. The budget is the queue's.
+        """
+        held, failure = self._own(task), _failure(error)
+        if retry not in (None, True, False):
+            raise BadInput(f"retry says whether the error may pass, True or False, not {retry!r}")
+        if retry is not None:
+            failure = replace(failure, retryable=retry)
+        moved = await (await self._opened()).fail(held, failure)
+        return Decision(
+            task_id=moved.job_id,
+            will_retry=moved.will_retry,
+            eta=moved.due_at if moved.will_retry else None,
+            attempts=moved.claims,
+            status=moved.state,
+            failed_at=moved.at,
+            delay_ms=moved.delay_ms if moved.will_retry else None,
+        )
+
+    async def heartbeat(self, task: Task | Held) -> Noted:
+        """Say that the work goes on; renews the lease when half of it is gone, and says whether to stop."""
+        held = self._own(task)
+        return await (await self._opened()).heartbeat(held)
+
+    async def cancel_task(
+        self, task: Task | int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
+    ) -> bool:
+        """Cancel a task: True when it is cancelled now, False when a worker has it and was asked to stop."""
+        job = await self._job(task)
+        answer = await (await self._opened()).cancel(job.id, mode=mode, reason=reason, actor=actor)
+        return isinstance(answer, Moved)
+
+    async def get_task(self, task: Task | int) -> Task:
+        """The task as it is now, finished or not."""
+        return _task(await self._job(task))
+
+    async def get_result(self, task: Task | int) -> TaskResult | None:
+        """How the task ended; None before its end."""
+        job = await self._job(task)
+        if job.role != "done" or job.finished_at is None:
+            return None
+        error = job.last_error
+        return TaskResult(
+            task_id=job.id,
+            status=job.state,
+            result=job.result,
+            # An earlier attempt's failure did not end it.
+            error=error if error and error.get("terminal") else None,
+            finished_at=job.finished_at,
+            attempts=job.claims,
+            last_attempt_at=job.started_at,
+        )
+
+    async def _opened(self) -> Store:
+        """The store; the first caller connects."""
+        if self._store is not None:
+            return self._store
+        async with self._connecting:
+            if self._closed:
+                raise BadInput("this queue is closed. Next: make another one")
+            if self._store is None:
+                self._store = await self._connect()
+            return self._store
+
+    async def _connect(self) -> Store:
+        from tenure.postgres.engine import Engine
+        from tenure.postgres.store import Store
+
+        if isinstance(self._source, str):
+            return await Store.connect(
+                self._source, numbers=self._numbers, max_bytes=self._max_bytes, connections=self._connections
+            )
+        return Store(Engine.on(self._source, self._numbers), self._max_bytes)
+
+    async def _job(self, task: Task | int) -> Job:
+        task_id = intake.whole("task id", task.id if isinstance(task, Task) else task, 1, intake.MAX_ID)
+        found = await (await self._opened()).jobs([task_id])
+        if not found:
+            raise JobNotFound(task_id)
+        self._of_this_contract(task_id, found[0].contract)
+        return found[0]
+
+    def _own(self, task: Task | Held) -> Held:
+        """What a holder shows; refused for a task that nobody held when it was read."""
+        held = task.held if isinstance(task, Task) else task
+        if not isinstance(held, Held):
+            raise BadInput(f"give a task as dequeue gave it, not {task!r}")
+        self._of_this_contract(held.id, held.contract)
+        return held
+
+    def _of_this_contract(self, task_id: int, contract: str) -> None:
+        if contract != self.contract:
+            raise Refused(
+                task_id,
+                f"task {task_id} is under contract {contract}, and this queue is of {self.contract}. "
+                f"Next: ask AsyncTaskQueue(…, contract={contract!r})",
+                code="WRONG_CONTRACT",
+            )
+
+
+def _task(job: Job) -> Task:
+    return Task(
+        id=job.id, type=job.type, payload=job.payload, status=job.state, attempts=job.claims,
+        max_retries=job.max_attempts, eta=job.due_at, error=job.last_error, queue=job.queue, priority=job.priority,
+        tenant_id=job.tenant_id, trace_id=job.trace_id, correlation_id=job.correlation_id, created_at=job.created_at,
+        updated_at=job.updated_at, last_attempt_at=job.started_at, worker=job.lease_owner,
+        lease_expires_at=job.lease_expires_at, held=job.held if job.role in HELD else None,
+    )  # fmt: skip
+
+
+def _failure(error: BaseException | Failure | str) -> Failure:
+    if isinstance(error, str):
+        return Failure(error)
+    if isinstance(error, BaseException):
+        return Failure.of(error)
+    if not isinstance(error, Failure):
+        raise BadInput(f"give the exception that was raised, a Failure or a message, not {error!r}")
+    return error
+
+
+def _milliseconds(kind: str, value: timedelta | float | None) -> int | None:
+    """A span of time, given as such or in seconds."""
+    if value is None:
+        return None
+    seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and abs(seconds) <= intake.MAX_DELAY_MS:
+        return round(seconds * 1_000)
+    raise BadInput(f"{kind} must be a timedelta or a number of seconds, not {value!r}")
