@@ -158,9 +158,11 @@ class Unsound(ContractError, ValueError):
 
     code = "E-UNSOUND"
 
-    def __init__(self, contract: str, faults: list[str]) -> None:
+    def __init__(self, contract: str, faults: list[str], declared: object = None) -> None:
         super().__init__(f"contract {contract} is not sound:\n" + "\n".join(f"  - {fault}" for fault in faults))
         self.faults = faults
+        #: The declaration itself, so that what it leads to can still be looked at.
+        self.declared = declared
 
 
 class ContractChanged(ContractError):

@@ -19,14 +19,14 @@ _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}\Z")
 
 #: Triggers that close an epoch: the only ones after which a job may stand lower than it stood.
 EPOCH_ENDS = frozenset({"retry", "expire", "reclaim", "promote", "snooze", "hand_back"})
-RANK: dict[Role, int] = {"ready": 0, "waiting": 0, "leased": 1, "active": 2, "settling": 3, "done": 4}
+RANK: dict[str, int] = {"ready": 0, "waiting": 0, "leased": 1, "active": 2, "settling": 3, "done": 4}
 
 
 def check(contract: Contract) -> None:
     """Refuse a contract that contradicts itself."""
     faults = [fault for find in CHECKS for fault in find(contract)]
     if faults:
-        raise Unsound(contract.name, faults)
+        raise Unsound(contract.name, faults, contract)
 
 
 def _names(contract: Contract) -> Iterable[str]:

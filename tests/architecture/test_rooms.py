@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "tenure"
 DOMAIN = "domain"
 DOMAIN_PACKAGES = {"contracts"}
 APPLICATION = {"task", "queue", "context", "middleware"}
-SIBLINGS = {"worker", "upkeep", "http", "dashboard", "flows", "integrations", "embedded"}
+SIBLINGS = {"worker", "upkeep", "http", "dashboard", "flows", "integrations", "embedded", "proof"}
 
 BELOW_SIBLINGS = {DOMAIN, "settings", "postgres"} | APPLICATION
 EVERYTHING_BUT_CLI = {"app"} | SIBLINGS | BELOW_SIBLINGS

@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from tenure.cli import exploring
+from tenure.cli.finding import NAMING, contracts, known
 
 if TYPE_CHECKING:
     from tenure.contract import Contract, View
     from tenure.contract import Path as DeclaredPath
 
-_NAMED = re.compile(r"([a-z][a-z0-9_]*)(?:@(.+))?\Z")
 _WIDTH = 110
 
 
@@ -32,7 +33,7 @@ class Format(StrEnum):
     svg = "svg"
 
 
-_Name = typer.Argument(metavar="NAME", help="NAME, NAME@VERSION, or a file made by `show --json`.")
+_Name = typer.Argument(metavar="NAME", help=NAMING)
 _Version = typer.Option(None, "--version", help="Which version; default the newest.")
 _Database = typer.Option(None, "--database-url", help="Also what is registered there; default DATABASE_URL, else none.")
 _Json = typer.Option(False, "--json", help="The same, as JSON.")
@@ -46,16 +47,17 @@ def add_to(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("diagram")(diagram)
     group.command("diff")(diff)
+    group.command("verify")(exploring.verify)
     app.add_typer(group, name="contracts")
 
 
 def list_(database_url: str | None = _Database, as_json: bool = _Json) -> None:
     """List the contracts that are known: built in, and with the address of a database those registered there."""
-    known = _known(database_url)
+    found = known(database_url)
     if as_json:
-        print(json.dumps({"contracts": [one.row() for one in known]}))
+        print(json.dumps({"contracts": [one.row() for one in found]}))
         return
-    for one in known:
+    for one in found:
         origins = [*["built in"] * one.built_in, *[f"registered {at}" for at in [one.registered_at] if at]]
         print(f"{one.name} {one.version} ({', '.join(origins)})")
         for line in (one.declaration.get("title", ""), ", ".join(one.declaration.get("states", ()))):
@@ -66,7 +68,7 @@ def show(
     name: str = _Name, version: str | None = _Version, database_url: str | None = _Database, as_json: bool = _Json
 ) -> None:
     """Show a contract: its states, paths, numbers, events and views."""
-    (contract,) = _contracts([f"{name}@{version}" if version else name], database_url)
+    (contract,) = contracts([f"{name}@{version}" if version else name], database_url)
     print(json.dumps(contract.describe(), indent=2) if as_json else "\n".join(_described(contract)))
 
 
@@ -80,22 +82,22 @@ def diagram(
     """Draw a contract from its declaration."""
     from tenure import diagram as domain
 
-    (contract,) = _contracts([f"{name}@{version}" if version else name], database_url)
+    (contract,) = contracts([f"{name}@{version}" if version else name], database_url)
     drawn = domain.svg(contract) if form is Format.svg else domain.mermaid(contract)
     said = {"name": contract.name, "version": contract.version, "format": form.value, "diagram": drawn}
     print(f"{json.dumps(said)}\n" if as_json else drawn, end="")
 
 
 def diff(
-    before: str = typer.Argument(metavar="A", help="What there is: NAME, NAME@VERSION, or a file."),
-    after: str = typer.Argument(metavar="B", help="What comes: NAME, NAME@VERSION, or a file."),
+    before: str = typer.Argument(metavar="A", help="What there is: a NAME, a file, or module:NAME."),
+    after: str = typer.Argument(metavar="B", help="What comes: a NAME, a file, or module:NAME."),
     database_url: str | None = _Database,
     as_json: bool = _Json,
 ) -> None:
     """Say what an upgrade from A to B takes away and what it adds; exits 1 when something is taken away."""
     from tenure.versions import differences
 
-    old, new = _contracts([before, after], database_url)
+    old, new = contracts([before, after], database_url)
     lost, added, altered = list(differences(old, new)), list(_additions(old, new)), list(_alterations(old, new))
     if as_json:
         ends = {way: {"name": end.name, "version": end.version} for way, end in (("from", old), ("to", new))}
@@ -108,86 +110,6 @@ def diff(
             print("".join(f"{word}: {change}\n" for change in changes), end="")
     if lost:
         raise typer.Exit(1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A version of a contract, and where it comes from."""
-
-    name: str
-    version: str
-    declaration: Mapping[str, Any]
-    built_in: bool
-    registered_at: str | None = None
-
-    def row(self) -> dict[str, Any]:
-        """What a list says of it."""
-        said = {"title": self.declaration.get("title"), "states": list(self.declaration.get("states", ()))}
-        origin = {"built_in": self.built_in, "registered_at": self.registered_at}
-        return {"name": self.name, "version": self.version, **said, **origin}
-
-
-def _known(database_url: str | None) -> list[_Known]:
-    """What is registered, oldest first, then what is only built in."""
-    from tenure.contracts import BUILT_IN
-    from tenure.settings import Settings
-
-    ours = {(one.name, one.version): one.describe() for one in BUILT_IN.values()}
-    found: list[_Known] = []
-    if address := database_url or Settings.load().database_url:
-        from tenure.postgres.registered import registered
-
-        for row in registered(address):
-            built_in = ours.pop((row.name, row.version), None) is not None
-            at = f"{row.registered_at:%Y-%m-%dT%H:%M:%SZ}"
-            found.append(_Known(row.name, row.version, row.declaration, built_in, at))
-    return found + [_Known(*key, declared, True) for key, declared in ours.items()]
-
-
-def _contracts(wanted: Sequence[str], database_url: str | None) -> list[Contract]:
-    """The contracts of these names or files; the database is asked only when there is a name."""
-    known = _known(database_url) if any(_NAMED.match(one) for one in wanted) else []
-    return [_named(one, known) if _NAMED.match(one) else _from_file(one) for one in wanted]
-
-
-def _named(wanted: str, known: Sequence[_Known]) -> Contract:
-    from tenure.errors import UnknownContract
-    from tenure.versions import from_description
-
-    name, _, version = wanted.partition("@")
-    found = [one for one in known if one.name == name and version in ("", one.version)]
-    if not found:
-        names = ", ".join(f"{one.name}@{one.version}" for one in known)
-        raise UnknownContract(f"no contract {wanted!r} is known; known are: {names}. Next: tenure contracts list")
-    # The newest registered one; without a database there is one of each name.
-    newest = ([one for one in found if one.registered_at] or found)[-1]
-    try:
-        return from_description(newest.declaration)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UnknownContract(
-            f"contract {name} {newest.version} is registered, but this release cannot read it ({error}). "
-            "Next: upgrade tenure here"
-        ) from None
-
-
-def _from_file(name: str) -> Contract:
-    from tenure.errors import BadInput, Unsound
-    from tenure.versions import from_description
-
-    try:
-        return from_description(json.loads(Path(name).read_text(encoding="utf-8")))
-    except Unsound:
-        raise
-    except OSError as error:
-        raise BadInput(
-            f"{name!r} is no contract's name, and as a file it cannot be read: {error.strerror or error}. "
-            "Next: tenure contracts list"
-        ) from None
-    except (TypeError, KeyError, ValueError, AttributeError, IndexError, RecursionError) as error:
-        raise BadInput(
-            f"the file {name} is no contract's description ({type(error).__name__}: {error}). "
-            "Next: make one with: tenure contracts show NAME --json"
-        ) from None
 
 
 def _additions(old: Contract, new: Contract) -> Iterator[str]:

@@ -73,6 +73,10 @@ class Registry:
         """Every known contract, in its newest version."""
         return [self._machines[name, version].contract for name, version in self._newest.items()]
 
+    def all(self) -> dict[tuple[str, str], Contract]:
+        """Every known contract by name and version."""
+        return {key: machine.contract for key, machine in self._machines.items()}
+
     def find(self, name: str, version: str | None = None) -> Machine | None:
         """The machine of a contract if this process knows it already."""
         return self._machines.get((name, version or self._newest.get(name, "")))

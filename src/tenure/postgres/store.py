@@ -20,6 +20,7 @@ from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.postgres import notes, operators, verbs
+from tenure.postgres.audit import Audit
 from tenure.postgres.engine import Engine, ask
 from tenure.postgres.enqueue import Order, enqueue
 from tenure.postgres.gate import Batch, of
@@ -45,6 +46,7 @@ class Store:
         self.letters = Letters(engine)
         self.types = Types(engine)
         self.history = History(engine)
+        self.audit = Audit(engine)
 
     @classmethod
     async def connect(
