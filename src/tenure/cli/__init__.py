@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, migrate
+from tenure.cli import contracts, demo, dlq, jobs, migrate
+from tenure.cli.shown import refusal
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ app = typer.Typer(
 migrate.add_to(app)
 demo.add_to(app)
 contracts.add_to(app)
+jobs.add_to(app)
+dlq.add_to(app)
 
 
 def _version(wanted: bool) -> None:
@@ -60,7 +63,7 @@ def main() -> int:
         app(standalone_mode=True)
     except TenureError as error:
         if not stopped_by:
-            print(f"{error.code}: {error}", file=sys.stderr)
+            print(": ".join(refusal(error)), file=sys.stderr)
         code = 1
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))

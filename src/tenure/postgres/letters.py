@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from tenure import intake
-from tenure.errors import Refused
+from tenure.errors import BadInput, Refused
 from tenure.postgres.engine import Engine, ask
 from tenure.postgres.repeats import Use, once
 from tenure.postgres.statement import Plan, statement
+from tenure.why import SetAside
+
+STATUSES = ("open", "requeued", "discarded")
 
 
 class Letter(NamedTuple):
@@ -52,6 +56,13 @@ class Letter(NamedTuple):
         """The failure that ended the job."""
         return json.loads(self.last_error_json)
 
+    def in_short(self) -> SetAside:
+        """What a sentence about the job needs of it."""
+        return SetAside(
+            self.id, self.status, self.reason_code, self.requeued_as, self.discard_asked_by, self.discard_approved_by,
+            self.discard_reason,
+        )  # fmt: skip
+
 
 class Letters:
     """The verbs on dead letters; `store.letters`."""
@@ -71,6 +82,29 @@ class Letters:
         """The dead letter of a job, if it has one."""
         rows = await self._engine.run(lambda: ask("letter", {"job_id": job_id}))
         return Letter._make(rows[0]) if rows else None
+
+    async def list(
+        self,
+        *,
+        contract: str | None = None,
+        tenant_id: str | None = None,
+        status: str | None = None,
+        limit: int = 50,
+        after: int | None = None,
+    ) -> Sequence[Letter]:
+        """Dead letters, newest first; `after` is the id of the last one that was seen."""
+        if contract is not None:
+            await self._engine.machine(contract)  # a misspelt name is said to be one, not an empty list
+        if tenant_id is not None:
+            intake.name("tenant_id", tenant_id)
+        if status not in (None, *STATUSES):
+            raise BadInput(f"a dead letter is {', '.join(STATUSES)}, not {status!r}")
+        values = {
+            "contract": contract, "tenant": tenant_id, "status": status,
+            "limit": intake.whole("limit", limit, 1, intake.MAX_BATCH),
+            "after": None if after is None else intake.whole("after", after, 1, intake.MAX_ID),
+        }  # fmt: skip
+        return [Letter._make(row) for row in await self._engine.run(lambda: ask("letters", values))]
 
     async def requeue(self, letter_id: int, *, actor: str, key: str | None = None) -> int:
         """Run it again: the id of the new job, which points back to it. A letter is requeued once."""
@@ -133,10 +167,11 @@ class Letters:
 
 
 def _refusal(letter: Letter, refusal: str, status: str, asked_by: str | None) -> Refused:
+    asking = f"tenure dlq discard {letter.id} --reason TEXT --person NAME"
     why = {
         "closed": f"dead letter {letter.id} is {status} already",
         "asked": f"{asked_by} has asked for it already; another person must approve",
-        "unasked": "nobody has asked for it yet; Next: request_discard with a reason",
+        "unasked": f"nobody has asked for it yet. Next: {asking}",
         "same": f"{asked_by} asked for it; another person must approve",
     }[refusal]
     code = "DLQ_DISCARD_CONFLICT" if refusal == "closed" else "APPROVAL_REQUIRED"

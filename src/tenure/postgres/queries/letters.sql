@@ -1,0 +1,32 @@
+-- Which dead letters are there, newest first, from a place in the list on?
+--
+-- Each way to ask has an index in the order of the list, whatever the planner knows: one tenant's open ones, the open ones,
+-- all of them. Only one of the three is walked, and no further than the page is long.
+with page as materialized (
+    (select id from tenure.dead_letter
+     where status = 'open' and contract = :contract::text and tenant_id = :tenant::text
+       and :status::text = 'open' and id < coalesce(:after::bigint, 9223372036854775807)
+     order by id desc
+     limit :limit::bigint)
+    union all
+    (select id from tenure.dead_letter
+     where status = 'open' and contract = coalesce(:contract::text, contract)
+       and tenant_id = coalesce(:tenant::text, tenant_id)
+       and :status::text = 'open' and (:contract::text is null or :tenant::text is null)
+       and id < coalesce(:after::bigint, 9223372036854775807)
+     order by id desc
+     limit :limit::bigint)
+    union all
+    (select id from tenure.dead_letter
+     where status = coalesce(:status::text, status) and contract = coalesce(:contract::text, contract)
+       and tenant_id = coalesce(:tenant::text, tenant_id)
+       and :status::text is distinct from 'open' and id < coalesce(:after::bigint, 9223372036854775807)
+     order by id desc
+     limit :limit::bigint)
+)
+select letter.id, job_id, contract, tenant_id, type, reason_code, stage, last_error::text, counter, claims, last_owner,
+       last_lease_expires_at, correlation_id, trace_id, payload::text, status, failed_at, created_at, updated_at,
+       requeued_as, requeued_by, discard_reason, discard_asked_by, discard_asked_at, discard_approved_by
+from page join tenure.dead_letter as letter on letter.id = page.id
+-- Sorted by what no index has: for `id desc` the planner would walk all letters, to spare itself sorting this page.
+order by -page.id
