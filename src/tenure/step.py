@@ -187,7 +187,9 @@ def _effect(contract: Contract, job: Standing, action: Action) -> Outcome:
 
 def _fail(contract: Contract, job: Standing, action: Action) -> Outcome:
     trigger = action.verdict
-    if job.cancelling:
+    if job.pending:
+        trigger = job.pending
+    elif job.cancelling:
         trigger = "cancel"
     elif trigger == "retry" and not in_budget(contract, job):
         trigger = "exhaust"
@@ -203,7 +205,10 @@ def _hand_back(contract: Contract, job: Standing, action: Action) -> Outcome:
         return Stepped(replace(job, expired=True))  # let go: the next claim takes it in place
     if contract.path("hand_back"):
         return _pull(contract, job, action, "cancel" if job.cancelling else "hand_back")
-    return _pull(contract, job, action, _lost(contract, job))
+    if job.pending:
+        return _pull(contract, job, action, _lost(contract, job))
+    ends = "expire" if in_budget(contract, job) else "expire_at_cap"
+    return _pull(contract, job, action, "cancel" if job.cancelling else ends)
 
 
 def _reap(contract: Contract, job: Standing, action: Action) -> Outcome:
@@ -215,7 +220,7 @@ def _reap(contract: Contract, job: Standing, action: Action) -> Outcome:
 
 
 def _lost(contract: Contract, job: Standing) -> str:
-    if job.pending:
+    if job.pending or job.effects:
         return "expire" if in_budget(contract, job) else "compensation_failed"
     if job.cancelling:
         return "cancel"
@@ -233,7 +238,8 @@ def _settle(contract: Contract, job: Standing, action: Action) -> Outcome:
 def _cancel(contract: Contract, job: Standing, action: Action) -> Outcome:
     if contract.path("cancel", job.state) is None:
         return Refused("invalid")
-    if action.to == "hard" or job.role not in HELD:
+    undoable = bool(job.effects or job.pending)
+    if action.to == "hard" or not (job.role in HELD or (undoable and job.role in ("ready", "waiting"))):
         return _pull(contract, job, action, "cancel")
     fresh = "cancel_requested" in contract.facts and not job.cancelling
     rows = (_fact(job, "cancel_requested"),) if fresh else ()
@@ -244,7 +250,7 @@ def _compensated(contract: Contract, job: Standing, action: Action) -> Outcome:
     if job.pending is None:
         return Refused("invalid")
     rows = (_fact(job, "compensated"),) if "compensated" in contract.facts else ()
-    ended = _pull(contract, replace(job, effects=False), action, "cancel" if job.cancelling else job.pending)
+    ended = _pull(contract, job, action, "cancel" if job.cancelling else job.pending)
     return replace(ended, rows=rows + ended.rows) if isinstance(ended, Stepped) else ended
 
 
@@ -284,11 +290,12 @@ def _pull(contract: Contract, job: Standing, action: Action, trigger: str) -> Ou
     path = _path(contract, job, trigger)
     if path is None:
         return Refused("invalid")
-    if job.pending and action.verb in ("succeed", "snooze"):
+    if job.pending and trigger in ("succeed", "snooze", "retry"):
         return Refused("compensating")
-    undoes = contract.compensates and action.verb in ("fail", "cancelled", "snooze", "hand_back")
-    if undoes and job.effects and path.end.role in ("done", "settling"):
-        return Stepped(replace(job, pending=job.pending or trigger), trigger="compensate")
+    undoes = action.verb in ("fail", "cancelled", "snooze", "hand_back") and trigger != "compensation_failed"
+    if undoes and (job.effects or job.pending) and path.end.role in ("done", "settling"):
+        rows = () if job.pending else (_fact(job, "compensating"),)
+        return Stepped(replace(job, pending=job.pending or trigger), rows, trigger="compensate")
     moved = _move(contract, job, path)
     if action.verb in ("snooze", "hand_back") and path.due == "given":
         moved = replace(moved, after=replace(moved.after, due=action.flag))

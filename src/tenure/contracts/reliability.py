@@ -79,7 +79,7 @@ RELIABILITY = Contract(
     cancel_modes=("soft", "hard"),
     closed_to_requests=("retry",),
     indexed_log=True,
-    facts=("heartbeat", "renewed", "compensated"),
+    facts=("heartbeat", "renewed", "compensating", "compensated"),
     views=(
         View(
             "jobs",

@@ -99,6 +99,11 @@ def our_errors() -> Iterator[None]:
         ) from error
     except _TRIED_AGAIN:
         raise
+    except psycopg.errors.InsufficientPrivilege as error:
+        what = str(error).splitlines()[0]
+        raise Unavailable(
+            f"this role may not do that ({what}); nothing was done. Next: tenure migrate --grants, or another role"
+        ) from error
     except psycopg.OperationalError as error:
         what = str(error).splitlines()[0] if str(error) else "no answer"
         if error.sqlstate is None or error.sqlstate[:2] == "08" or error.sqlstate in _SHUTTING_DOWN:

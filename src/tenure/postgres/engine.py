@@ -72,6 +72,10 @@ class Engine:
                 raise
             except psycopg.errors.LockNotAvailable as error:
                 raise Busy(None) from error
+            except psycopg.errors.UniqueViolation:
+                # A twin with the same key came first: asked again, its answer is there.
+                if turn == _DEADLOCK_TRIES - 1:
+                    raise
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
                 if turn == _DEADLOCK_TRIES - 1:
                     raise Busy(None) from error

@@ -14,7 +14,7 @@ from tenure.errors import Busy, InvalidTransition, JobNotFound, NotDue, Refused,
 from tenure.job import Held
 from tenure.outcome import Moved, Outcome
 from tenure.postgres.machine import Machine
-from tenure.postgres.repeats import moved_before, replay
+from tenure.postgres.repeats import moved_before, replay, to_undo
 from tenure.postgres.statement import Plan, Row, statement
 
 
@@ -96,35 +96,31 @@ def move(
         if batch.keys is not None:
             yield from replay(batch, verb, turn, outcomes, moved_before)
         if aims:
-            yield from _compensate(machine, batch, aims, outcomes)
+            yield from _compensate(machine, verb, batch, aims, outcomes)
     return outcomes
 
 
-def _compensate(machine: Machine, batch: Batch, aims: Mapping[int, str], outcomes: list[Any]) -> Plan[None]:
-    """Keep the failure on the row until the effects are undone; the answer names them."""
+def _compensate(machine: Machine, verb: str, batch: Batch, aims: Mapping[int, str], outcomes: list[Any]) -> Plan[None]:
+    """Keep each failure on its row until the effects are undone; the answer names them."""
     turn = list(aims)
-    pendings = [
-        json.dumps({
-            "trigger": aims[n],
-            "reason": batch.reasons[n] if batch.reasons else None,
-            "error": json.loads(batch.errors[n] or "null") if batch.errors else None,
-        })
-        for n in turn
-    ]  # fmt: skip
-    values = {**machine.claim, **batch.values(turn, "compensate"), "pendings": pendings}
+    values = {**machine.claim, **batch.values(turn, verb), "triggers": list(aims.values())}
     for n in turn:
-        outcomes[n] = StaleLease(batch.ids[n])
-    for place, job_id, state, claims, counter, at, nodes in (yield statement("compensate", values)):
+        outcomes[n] = Busy(batch.ids[n])  # unless it is kept: somebody has the row, or has just taken the job
+    rows = yield statement("compensate", values, skip_locked=True)
+    nodes = yield from to_undo([row[1] for row in rows])
+    for place, job_id, state, role, claims, counter, at in rows:
         outcomes[turn[place - 1]] = Moved(
-            job_id, "compensate", state, state, "active", claims, counter, at, compensate=tuple(nodes)
+            job_id, "compensate", state, state, role, claims, counter, at, compensate=nodes.get(job_id, ())
         )
 
 
 def explain(machine: Machine, verb: str, batch: Batch, missing: Sequence[int], outcomes: list[Any]) -> Plan[None]:
     """Why the gate said nothing of these jobs: they are finished, skipped, or unknown."""
     ids = [batch.ids[n] for n in missing]
-    ended = {row[0]: row for row in (yield statement("finished", {"ids": ids}))}
-    live = {row[0] for row in (yield statement("live", {"ids": ids}))} if len(ended) < len(set(ids)) else set()
+    # In this order: a job only ever goes from the live to the finished, so one of the two sees it.
+    live = {row[0] for row in (yield statement("live", {"ids": ids}))}
+    gone = [job_id for job_id in ids if job_id not in live]
+    ended = {row[0]: row for row in (yield statement("finished", {"ids": gone}))} if gone else {}
     for n in missing:
         job_id, held = batch.ids[n], batch.held[n] if batch.held else None
         if job_id in ended:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenure.errors import BadInput
+import psycopg
+
+from tenure.errors import BadInput, Unavailable
 from tenure.postgres.engine import Engine, ask
-from tenure.postgres.statement import Plan, Query, Row, Statement, statement
+from tenure.postgres.statement import Atomic, Plan, Query, Row, Statement, statement
 
 _DAY = 86_400.0
 _RANGE = 1_048_576  # as `tenure.extend_ranges` makes them
@@ -64,35 +66,53 @@ class History:
 
 
 def _retire(keep_sec: float) -> Plan[int]:
-    ((free,),) = yield statement("one_retires", {})
-    if not free:
-        return 0
+    ((owned,),) = yield statement("owned", {})
+    if not owned:
+        raise Unavailable(
+            "only the owner of the tables can drop ranges of them. Next: run upkeep as the role that migrated"
+        )
+    yield from _go_on()
     retired = 0
-    try:
-        while rows := (yield statement("leaving", {"keep_sec": keep_sec})):
-            ((low, high, begun),) = rows
-            if not begun:
-                yield statement("leave", {"low": low})
-            for parent in ("event", "job_done"):
-                yield from _drop(parent, low // _RANGE)
-            yield statement("left", {"low": low, "high": high})
-            retired += 1
-    finally:
-        yield statement("retired", {})
+    while rows := (yield Atomic(_next(keep_sec))):
+        ((low, high, _),) = rows
+        if not (yield statement("leave", {"low": low})):
+            break  # another process has it
+        ((quiet, lives),) = yield statement("may_leave", {"low": low})
+        if lives or not quiet:
+            yield statement("stay", {"low": low, "lives": lives})
+            break  # somebody's open transaction may still bring a job there: next round
+        try:
+            yield from _drop(low, high)
+        except psycopg.Error:
+            yield statement("stay", {"low": low, "lives": False})
+            raise
+        retired += 1
     return retired
 
 
-def _drop(parent: str, number: int) -> Plan[None]:
-    """Detach a partition without stopping readers and writers, then drop it; goes on where a crash left off."""
-    child = f"tenure.{parent}_{number}"
-    rows: list[Row] = yield statement("partition", {"name": child})
-    if not rows:
-        return
-    ((attached, pending),) = rows
-    if attached:
-        how = "finalize" if pending else "concurrently"
-        yield _command(f"alter table tenure.{parent} detach partition {child} {how}")
-    yield _command(f"drop table if exists {child}")
+def _next(keep_sec: float) -> Plan[list[Row]]:
+    yield statement("plan_freely", {})
+    return (yield from ask("leaving", {"keep_sec": keep_sec}))
+
+
+def _go_on() -> Plan[None]:
+    """Finish what a reader's long transaction or a crash left half detached: no other can begin before."""
+    for parent, child in (yield statement("detaching", {})):
+        yield _command(f"alter table tenure.{parent} detach partition tenure.{child} finalize")
+
+
+def _drop(low: int, high: int) -> Plan[None]:
+    """Detach a range's tables without stopping readers and writers, then drop them; goes on where a crash left off."""
+    for parent in ("event", "job_done"):
+        child = f"tenure.{parent}_{low // _RANGE}"
+        rows: list[Row] = yield statement("partition", {"name": child})
+        if rows and rows[0][0]:
+            yield _command(f"alter table tenure.{parent} detach partition {child} concurrently")
+        yield _command(f"drop table if exists {child}")
+    span = {"low": low, "high": high}
+    while len((yield statement("forget_effects", {**span, "limit": _PAGE}))) == _PAGE:
+        pass
+    yield statement("left", span)
 
 
 def _vacuum() -> Plan[bool]:

@@ -34,7 +34,7 @@ class Letter(NamedTuple):
     last_lease_expires_at: datetime | None
     correlation_id: str
     trace_id: str
-    payload_json: str
+    payload_json: str | None
     status: str
     failed_at: datetime
     created_at: datetime
@@ -48,8 +48,8 @@ class Letter(NamedTuple):
 
     @property
     def payload(self) -> Any:
-        """The job's arguments."""
-        return json.loads(self.payload_json)
+        """The job's arguments; None where they are not kept any more."""
+        return None if self.payload_json is None else json.loads(self.payload_json)
 
     @property
     def last_error(self) -> Any:
@@ -126,7 +126,7 @@ class Letters:
                 yield statement("wake", {"ids": [made]})
             return [made]
 
-        (made,) = await self._engine.extending(lambda: once(use, requeue))
+        (made,) = await self._engine.extending(lambda: once(use, requeue, whole=True))
         if isinstance(made, Refused):
             raise made
         return int(made)

@@ -15,7 +15,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "start": ("start",),
     "succeed": ("succeed",),
     "fail": ("retry", "exhaust", "fatal", "dead_letter", "cancel"),
-    "compensated": ("exhaust", "fatal", "dead_letter", "cancel"),
+    "compensated": ("exhaust", "fatal", "dead_letter", "cancel", "expire_at_cap"),
     "compensation_failed": ("compensation_failed",),
     "expire": ("expire", "expire_at_cap", "cancel", "compensation_failed"),
     "promote": ("promote",),
@@ -73,7 +73,6 @@ class Machine:
             "jitter_high": backoff.jitter.high,
             "cap_after_jitter": backoff.cap_after_jitter,
             "hands_back": contract.path("hand_back") is not None,
-            "compensates": contract.compensates,
             "default_lease_ms": lease.default_ms,
             "soft": False,
         }

@@ -78,6 +78,27 @@ def cancels(machine: Machine, ids: Sequence[int], *, soft: bool, reason: str | N
     return [answers[job_id] for job_id in ids]
 
 
+def undone(machine: Machine, held: Held, node: str) -> Plan[Refused | None]:
+    """Record that a node's effect is undone, so that the next holder, if there must be one, need not."""
+    values = {"id": held.id, "claims": held.claims, "token": held.token, "node": node}
+    rows = yield statement("undone", {**machine.notes["heartbeat"], **values})
+    if not rows:
+        answers: list[Any] = [None]
+        yield from explain(machine, "undone", Batch([held.id], [held]), [0], answers)
+        refused: Refused = answers[0]
+        return refused
+    ((refusal, holder, since, known),) = rows
+    if refusal == "stale":
+        return stale(held.id, holder, since)
+    if refusal == "contract":
+        return wrong_contract(machine, held.id)
+    if refusal is not None:
+        return Refused(held.id, f"job {held.id} has no failure that waits for its effects", code="NOT_COMPENSATING")
+    if not known:
+        return Refused(held.id, f"job {held.id} has no effect {node!r} that can be undone", code="NO_SUCH_EFFECT")
+    return None
+
+
 def effect(machine: Machine, held: Held, node: str, result: str | None, *, compensable: bool) -> Plan[Effect | Refused]:
     """Record a node's effect under the lease; one that was had before keeps its first result."""
     values = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import NAMESPACE_OID, uuid5
+from uuid import uuid4
 
 from tenure import intake
 from tenure.errors import BadInput, JobNotFound, Refused
@@ -30,7 +30,8 @@ async def cancel(
     async def cancels(machine: Machine, part: Sequence[int], tenant: str) -> Sequence[Moved | Noted | Refused]:
         modes = machine.contract.cancel_modes
         if modes and mode not in modes:
-            raise BadInput(f"contract {machine.contract.name} cancels {' and '.join(modes)} only, not {mode}")
+            why = f"contract {machine.contract.name} cancels {' and '.join(modes)} only, not {mode}"
+            return [Refused(job_id, why, code="CANCEL_MODE") for job_id in part]
         use = _use(tenant, key, "cancel", part[0], mode, reason, actor)
         soft = mode == "soft"
         return await engine.run(
@@ -57,12 +58,15 @@ async def transition(
         contract = machine.contract
         if to not in contract.states:
             raise BadInput(f"contract {contract.name} has no state {to!r}; it has {', '.join(contract.states)}")
-        if any(path.end.state == to for path in contract.paths if path.trigger == "claim"):
-            # A claim is safe to repeat by its own key, which becomes the token.
-            token = None if key is None else uuid5(NAMESPACE_OID, f"tenure:{tenant}:{intake.name('key', key)}:{to}")
-            taken: Sequence[Job | Refused] = await claim(part, worker=actor, contract=contract.name, claim_key=token)
-            return taken
         use = _use(tenant, key, "transition", part[0], to, reason, actor)
+        if any(path.end.state == to for path in contract.paths if path.trigger == "claim"):
+            token = None if use is None else await _claim_key(engine, use)
+            if isinstance(token, Refused):
+                return [token]
+            taken: Sequence[Job | Refused] = await claim(part, worker=actor, contract=contract.name, claim_key=token)
+            if use is not None and isinstance(taken[0], Refused):
+                await engine.run(lambda: ask("forget_key", {"tenant_id": tenant, "key": use.key}))
+            return taken
         return await engine.run(
             lambda: _settled(machine, use, lambda: verbs.transition(machine, part, to, reason, actor))
         )
@@ -125,8 +129,10 @@ async def requeue(engine: Engine, letters: Letters, job_id: int, *, actor: str, 
             yield statement("wake", {"ids": [rows[0][0]]})
         return [rows[0][0] if rows else (yield from _not_rerun(job_id))]
 
-    (made,) = await engine.extending(lambda: once(use, rerun))
+    (made,) = await engine.extending(lambda: once(use, rerun, whole=True))
     if isinstance(made, Refused):
+        if made.reason_code == "HAS_LETTER":  # it ended while we looked
+            return await requeue(engine, letters, job_id, actor=actor, key=key)
         raise made
     return int(made)
 
@@ -135,8 +141,21 @@ def _not_rerun(job_id: int) -> Plan[Refused]:
     if (yield statement("live", {"ids": [job_id]})):
         return Refused(job_id, f"job {job_id} is not finished; only a finished job is run again", code="NOT_FINISHED")
     ((again, _),) = yield statement("reruns", {"id": job_id})
+    if again is None:
+        return Refused(job_id, f"job {job_id} has a dead letter: run that again", code="HAS_LETTER")
     why = f"job {job_id} was run again as job {again} already. Next: look at that one, and run that again"
     return Refused(job_id, why, code="REQUEUE_CONFLICT")
+
+
+async def _claim_key(engine: Engine, use: Use) -> str | Refused:
+    """The claim key that stands for this operator's key: made once, and safe to claim with again."""
+
+    def make() -> Plan[list[str]]:
+        yield from ()
+        return [str(uuid4())]
+
+    (made,) = await engine.run(lambda: once(use, make))
+    return made  # type: ignore[no-any-return]
 
 
 def _settled(machine: Machine, use: Use | None, act: Callable[[], Plan[list[Outcome]]]) -> Plan[list[Outcome]]:

@@ -35,19 +35,26 @@ def replay(
         if row is not None:
             same = row[2] == batch.fingerprint(n, verb)
             outcomes[n] = answer(row) if same else IdempotencyConflict(str(key), batch.ids[n])
-    # A job that stood at its commit point then may have ended since, which is what the first caller was told.
-    stood = [n for n in keys if getattr(outcomes[n], "role", "") == "settling"]
-    if stood:
-        ended = yield statement("finished", {"ids": [batch.ids[n] for n in stood]})
-        ends = {row[0]: row[3] for row in ended}
-        for n in stood:
-            if batch.ids[n] in ends:
-                outcomes[n] = outcomes[n]._replace(state=ends[batch.ids[n]], role="done")
+    undoing = [n for n in keys if isinstance(outcomes[n], Moved) and outcomes[n].trigger == "compensate"]
+    if undoing:
+        nodes = yield from to_undo([batch.ids[n] for n in undoing], again=True)
+        for n in undoing:
+            outcomes[n] = outcomes[n]._replace(compensate=nodes.get(batch.ids[n], ()))
+
+
+def to_undo(ids: Sequence[int], *, again: bool = False) -> Plan[dict[int, tuple[str, ...]]]:
+    """The nodes of these jobs whose effects are to be undone, newest first; `again`: as they were named first."""
+    if not ids:
+        return {}
+    rows = yield statement("to_undo", {"ids": list(ids), "all": again})
+    return {job_id: tuple(nodes) for job_id, nodes in rows}
 
 
 def moved_before(row: Row) -> Moved:
     """The move that a log row with a key tells of."""
     job_id, _, _, trigger, from_state, claims, counter, ts, answer = row
+    if trigger == "compensating":
+        trigger = "compensate"
     due_at, delay_ms = _moment(answer["due_at"]), answer["delay_ms"]
     return Moved(job_id, trigger, from_state, answer["state"], answer["role"], claims, counter, ts, due_at, delay_ms)
 
@@ -74,10 +81,13 @@ class Use:
         return hashlib.sha256(json.dumps([self.verb, self.job_id, *self.body]).encode()).hexdigest()
 
 
-def once(use: Use | None, act: Callable[[], Plan[list[Any]]]) -> Plan[list[Any]]:
-    """Do this, at most once for a key; one answer, in a list."""
-    if use is None:
+def once(use: Use | None, act: Callable[[], Plan[list[Any]]], *, whole: bool = False) -> Plan[list[Any]]:
+    """Do this, at most once for a key; one answer, in a list. `whole`: its statements commit together."""
+    if use is None and not whole:
         return (yield from act())
+    if use is None:
+        done: list[Any] = yield Atomic(act())
+        return done
     answers: list[Any] = yield Atomic(_once(use, act))
     return answers
 

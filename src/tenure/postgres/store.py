@@ -277,6 +277,17 @@ class Store:
         effects: list[Effect | Refused] = await self._engine.by_contract([held], record)
         return _only(effects)
 
+    async def undone(self, held: Held, node: str) -> None:
+        """Record that a node's effect is undone; whoever goes on after a crash is not told of it again."""
+        intake.name("node", node)
+
+        async def record(machine: Machine, part: Sequence[int]) -> list[Refused | None]:
+            return [await self._engine.run(lambda: notes.undone(machine, held, node))]
+
+        (refused,) = await self._engine.by_contract([held], record)
+        if refused is not None:
+            raise refused
+
     async def effects(self, job_id: int) -> dict[str, Any]:
         """The nodes of a job that have had their effect, newest first, with what came of each."""
         intake.whole("id", job_id, 1, intake.MAX_ID)

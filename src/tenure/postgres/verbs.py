@@ -214,7 +214,7 @@ def settle(
         page = [row[0] for row in rows]
         outcomes += yield from _settle_page(machine, page)
         tried += page
-        if len(page) < limit:
+        if ids is not None or len(page) < limit:
             break
     return outcomes
 
@@ -276,10 +276,13 @@ def settle_after(machine: Machine, outcomes: list[Outcome]) -> Plan[list[Outcome
     except psycopg.Error as error:
         _log.warning("jobs %s stay at their commit point until the next settle: %s", pending, error)
         return outcomes
-    ends = {outcome.job_id: outcome for outcome in settled if isinstance(outcome, Moved)}
+    ends = {outcome.job_id: outcome.state for outcome in settled if isinstance(outcome, Moved)}
+    if len(ends) < len(pending):  # upkeep was faster, or this is a repeat: what became of them?
+        ends |= {row[0]: row[3] for row in (yield statement("finished", {"ids": pending}))}
     return [_settled(outcome, ends) for outcome in outcomes]
 
 
-def _settled(outcome: Outcome, ends: Mapping[int, Moved]) -> Outcome:
-    end = ends.get(outcome.job_id) if isinstance(outcome, Moved) else None
-    return outcome._replace(state=end.state, role=end.role) if end and isinstance(outcome, Moved) else outcome
+def _settled(outcome: Outcome, ends: Mapping[int, str]) -> Outcome:
+    if not isinstance(outcome, Moved) or outcome.job_id not in ends:
+        return outcome
+    return outcome._replace(state=ends[outcome.job_id], role="done")

@@ -1,7 +1,7 @@
 """An audit of a live database: every job's log folded through its contract, and compared with the row.
 
-It reads page by page, each page of one moment, takes no lock that anybody waits for, and keeps nothing of a page but what
-was wrong with it. Most logs are alike, so a log that was folded once is not folded again.
+It reads page by page, each page of one moment, takes no lock that anybody waits for, and keeps nothing of a page but
+what was wrong with it. Most logs are alike, so a log that was folded once is not folded again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tenure.contract import HELD, Contract
 from tenure.fold import Fault, fold
@@ -83,7 +83,7 @@ class _Auditor:
         self.report = report
         self.folded = lru_cache(100_000)(self._fold)
 
-    def ranges(self, rows: list[read.Row]) -> None:
+    def ranges(self, rows: list[tuple[Any, ...]]) -> None:
         """Ranges follow one another, have their tables, and end where the ids end."""
         self.report.ranges = len(rows)
         for low, high, leaving, has_events, has_jobs, _ in rows:

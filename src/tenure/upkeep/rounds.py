@@ -53,14 +53,18 @@ async def _parts(store: Store, keep: Keep) -> AsyncIterator[Report]:
 async def _counted(part: str, work: Awaitable[int]) -> Report:
     try:
         return Report(part, int(await work))
-    except TenureError as error:
-        return Report(part, 0, trouble=f"{error.code}: {error}")
+    except Exception as error:
+        return Report(part, 0, trouble=_trouble(error))
 
 
 async def _moved(part: str, contract: str, work: Awaitable[list[Outcome]]) -> Report:
     try:
         outcomes = await work
-    except TenureError as error:
-        return Report(part, 0, contract, f"{error.code}: {error}")
+    except Exception as error:
+        return Report(part, 0, contract, _trouble(error))
     refused = [str(outcome) for outcome in outcomes if isinstance(outcome, Refused)]
     return Report(part, len(outcomes) - len(refused), contract, "; ".join(refused) or None)
+
+
+def _trouble(error: Exception) -> str:
+    return f"{error.code if isinstance(error, TenureError) else type(error).__name__}: {error}"

@@ -68,7 +68,8 @@ create table tenure.job (
     result              jsonb,
     progress            jsonb,
     checkpoint          jsonb,
-    pending             jsonb -- the failure that ends the job as soon as its effects are compensated
+    pending             jsonb, -- the failure that ends the job as soon as its effects are undone
+    undoable            boolean -- whether it has had effects that must be undone before it may end badly
 ) with (
     -- Room for the claim's new row version on the same page, and a vacuum that does not wait for a fifth of the table.
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
@@ -104,6 +105,8 @@ create table tenure.job_done (
     check (role = 'done')
 ) partition by range (id);
 alter table tenure.job_done add primary key (id);
+-- Rows come in the order in which jobs end, so that this finds the latest end of a range in a few pages.
+create index job_done_finished on tenure.job_done using brin (finished_at);
 
 create table tenure.event (
     job_id         bigint not null,
@@ -137,6 +140,9 @@ create index event_type_ts on tenure.event (type, ts) where correlation_id is no
 create index event_fading on tenure.event (ts) where not hop and facts is not null;
 create index event_correlation on tenure.event (correlation_id) where correlation_id is not null;
 
+-- A key stands for one request of one job.
+create unique index event_request on tenure.event (job_id, request_key) where request_key is not null;
+
 create table tenure.claim (
     key uuid primary key,
     at  timestamptz not null default clock_timestamp()
@@ -153,7 +159,7 @@ create table tenure.key (
     created_at timestamptz not null default clock_timestamp(),
     primary key (tenant_id, key)
 );
-create index key_created on tenure.key (created_at);
+create index key_job on tenure.key (job_id);
 
 create table tenure.dead_letter (
     id                    bigint generated always as identity primary key,
@@ -187,6 +193,7 @@ create table tenure.dead_letter (
     discard_asked_at      timestamptz,
     discard_approved_by   text
 );
+create index dead_letter_open_id on tenure.dead_letter (id) where status = 'open';
 create index dead_letter_open on tenure.dead_letter (contract, tenant_id, id) where status = 'open';
 
 -- A side effect that a handler has had, once per job and node over all attempts.
@@ -289,8 +296,9 @@ create trigger keep_the_whole_log before truncate on tenure.event
 create table tenure.range (
     low     bigint primary key,
     high    bigint not null,
-    leaving boolean not null default false, -- being dropped: begun, and not to be stopped half-way
-    made_at timestamptz not null default clock_timestamp()
+    made_at timestamptz not null default clock_timestamp(),
+    leaving xid8, -- being dropped, since this transaction: as soon as all older ones have ended
+    taken   timestamptz -- until when one process is at it
 );
 
 -- Make id ranges ahead of the last id given. The sequence ends where the ranges end, so no job can exist that a

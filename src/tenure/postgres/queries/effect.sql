@@ -26,6 +26,12 @@ fresh as (
     select id, :node::text, claims, t, :result::jsonb, :compensable::boolean from told where refusal is null
     on conflict (job_id, node) do nothing
     returning job_id
+),
+-- On the row, where everybody who waits for it sees it.
+marked as (
+    update tenure.job set undoable = true
+    from fresh
+    where job.id = fresh.job_id and :compensable::boolean and job.undoable is null
 )
 select refusal, state, case when not proven then lease_owner end as holder, started_at as since,
        exists (select from fresh) as fresh

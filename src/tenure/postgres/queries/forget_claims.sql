@@ -4,9 +4,9 @@ where key in (
     select key
     from tenure.claim
     where at < clock_timestamp() - :keep_sec::double precision * interval '1 second'
-      and not exists (
-          select from tenure.job
-          where job.role in ('leased', 'active', 'settling') and job.lease_token = claim.key)
+      and key not in (
+          select lease_token from tenure.job
+          where role in ('leased', 'active', 'settling') and lease_token is not null)
     order by at
     limit :limit::bigint
     for update skip locked

@@ -3,9 +3,9 @@ delete from tenure.key
 where (tenant_id, key) in (
     select tenant_id, key
     from tenure.key
-    where created_at < clock_timestamp() - :keep_sec::double precision * interval '1 second'
-      and not exists (select from tenure.range where key.job_id >= range.low and key.job_id < range.high)
-    order by created_at
+    where job_id < (select min(low) from tenure.range)
+      and created_at < clock_timestamp() - :keep_sec::double precision * interval '1 second'
+    order by job_id
     limit :limit::bigint
     for update skip locked
 )

@@ -1,2 +1,5 @@
--- This range leaves from now on, whatever becomes of the process that began it.
-update tenure.range set leaving = true where low = :low::bigint
+-- This range leaves from now on; one process at a time is at it.
+update tenure.range
+set leaving = coalesce(leaving, pg_current_xact_id()), taken = clock_timestamp() + interval '10 minutes'
+where low = :low::bigint and (taken is null or taken < clock_timestamp())
+returning low

@@ -17,11 +17,7 @@ locked as materialized (
            -- The failure that waited for its compensation comes from the row.
            case when :verb::text = 'compensated' then row.pending ->> 'trigger' else asked.verdict end as verdict,
            case when :verb::text = 'compensated' then row.pending ->> 'reason' else asked.reason end as reason,
-           case :verb::text
-               when 'compensated' then nullif(row.pending -> 'error', 'null')
-               when 'compensation_failed' then asked.error || jsonb_build_object('failure', row.pending -> 'error')
-               else asked.error
-           end as error,
+           case when :verb::text = 'compensated' then nullif(row.pending -> 'error', 'null') else asked.error end as error,
            (row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven
     from unnest(
         :ids::bigint[], :claims::integer[], :tokens::uuid[], :verdicts::text[], :reasons::text[], :errors::jsonb[],
@@ -30,6 +26,7 @@ locked as materialized (
     cross join lateral (
         select id, state, role, type, claims, raises, due_at, updated_at, started_at, lease_token, lease_owner,
                lease_expires_at, last_heartbeat_at, heartbeat_ms, pending, pending is not null as compensating,
+               undoable is not null or pending is not null as undoable,
                -- Versions only ever add: every version of a contract claims in the same way.
                contract = :contract::text and (version = :version::text or :verb::text = 'claim') as ours,
                claims < greatest(1, max_attempts + :extra::integer) + raises as in_budget,
@@ -40,8 +37,11 @@ locked as materialized (
     ) as row
 ),
 told as materialized (
-    select n, id, state, claims, reason, error, result, due_at, lease_owner, started_at, proven, key, hash, t, aim,
-           aimed.type as task, path.hops,
+    select n, id, state, claims, reason, result, due_at, lease_owner, started_at, proven, key, hash, t, aim,
+           aimed.type as task, path.hops, undoable,
+           -- What could not be undone keeps the failure for which it should have been.
+           case when compensating and aim in ('compensation_failed', 'dead_letter')
+                then coalesce(error, '{}') || jsonb_build_object('failure', pending -> 'error') else error end as error,
            path.role as to_role, path.letter, path.bump, path.type as event_type,
            greatest(t, updated_at + interval '1 microsecond') as ts,
            coalesce(:actor::text, lease_owner, 'unknown') as actor,
@@ -66,20 +66,17 @@ told as materialized (
                ) then 'repeated'
                when :fenced::boolean and (not proven or :forfeits::boolean and (expired or orphaned)) then 'stale'
                when path.hops is null then 'state'
-               when :soft::boolean and aimed.role in ('leased', 'active') then 'held'
+               when :soft::boolean and (aimed.role in ('leased', 'active') or undoable) then 'held'
                when aim = 'claim' and (coalesce(due_at, '-infinity') > t or lease_expires_at >= t) then 'not_due'
                when aim = 'reclaim' and not (expired and in_budget and not cancelling) then 'state'
                when :verb::text = 'expire' and not (expired or orphaned) then 'not_due'
                when aim = 'promote' and not coalesce(due_at <= t, false) then 'not_due'
                when :verb::text = 'transition' and aim = 'retry' and not in_budget then 'state'
                when :verb::text in ('compensated', 'compensation_failed') and not compensating then 'state'
-               when compensating and :verb::text in ('succeed', 'snooze') then 'compensating'
+               when compensating and aim in ('succeed', 'snooze', 'retry') then 'compensating'
                -- What the holder did for this job is undone before the job ends badly, under the same lease.
-               when :compensates::boolean and :fenced::boolean and path.role in ('done', 'settling')
-                   and :verb::text in ('fail', 'cancel', 'snooze', 'hand_back')
-                   and exists (select from tenure.effect
-                               where effect.job_id = aimed.id and effect.compensable and effect.compensated_at is null)
-                   then 'compensate'
+               when undoable and :fenced::boolean and path.role in ('done', 'settling') and aim <> 'compensation_failed'
+                   and :verb::text in ('fail', 'cancel', 'snooze', 'hand_back') then 'compensate'
            end as refusal
     from (
         select clocked.*,
@@ -87,9 +84,10 @@ told as materialized (
                coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
                         * interval '1 millisecond' < t, false) as orphaned,
                case
-                   -- A compensation that was begun is gone on with by the next holder; without one left, a person looks.
-                   when compensating and (:verb::text = 'expire' or :verb::text = 'hand_back' and not :hands_back::boolean)
+                   -- What must be undone is left to the next holder; where no claim is left, a person looks.
+                   when undoable and (:verb::text = 'expire' or compensating and :verb::text = 'hand_back' and not :hands_back::boolean)
                        then case when in_budget then 'expire' else 'compensation_failed' end
+                   when compensating and :verb::text = 'fail' then pending ->> 'trigger'
                    -- A soft cancel turns every way back, and every failure, into the cancel path.
                    when cancelling and :verb::text in ('fail', 'compensated', 'expire', 'snooze', 'hand_back') then 'cancel'
                    when :verb::text = 'compensated' then verdict
@@ -113,7 +111,8 @@ told as materialized (
     left join path on path.trigger = aim and path.source = aimed.state and (
         path.choice is null or path.choice = coalesce((
             select own.on_exhausted from tenure.job_type as own
-            where own.contract = :contract::text and own.type = aimed.type), ''))
+            where own.contract = :contract::text and own.type = aimed.type
+              and own.on_exhausted = any (:path_choice::text[])), ''))
 ),
 -- A claim key is spent with the first job that it wins.
 fresh as (
@@ -193,9 +192,10 @@ logged as (
                               actor, reason, facts, type, correlation_id, trace_id, request_key, request_hash, answer)
     select id, ts + (k - 1) * interval '1 microsecond', seq + k, claims, counter, max_attempts, :contract::text, aim,
            case when k = 1 then state else hops[k - 1] end, hops[k], actor, why,
-           case when k = 1 and (error is not null or wait_ms is not null) then jsonb_strip_nulls(jsonb_build_object(
+           case when k = 1 and (error is not null or wait_ms is not null or undoable) then jsonb_strip_nulls(jsonb_build_object(
                'error', error, 'delay_ms', wait_ms, 'due_at', tenure.iso(t + wait_ms * interval '1 millisecond'),
-               'terminal', to_role = 'done'))
+               'terminal', to_role = 'done',
+               'effects_left', case when undoable and to_role = 'done' and not :fenced::boolean then true end))
            end,
            event_type,
            case when event_type is not null then coalesce(correlation_id, tenure.made_id('correlation', id)) end,
@@ -207,15 +207,15 @@ logged as (
            end
     from (
         select id, t, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
-               event_type, correlation_id, trace_id, key, hash, generate_series(1, cardinality(hops)) as k
+               event_type, correlation_id, trace_id, key, hash, undoable, generate_series(1, cardinality(hops)) as k
         from moved
         union all
         select id, t, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
-               event_type, correlation_id, trace_id, key, hash, generate_series(1, cardinality(hops)) as k
+               event_type, correlation_id, trace_id, key, hash, undoable, generate_series(1, cardinality(hops)) as k
         from gone
         union all
         select id, t, ts, seq, claims + 1, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
-               event_type, correlation_id, trace_id, key, hash, 1 as k
+               event_type, correlation_id, trace_id, key, hash, undoable, 1 as k
         from taken
     ) as hopped
 )

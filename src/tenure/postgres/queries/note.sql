@@ -11,7 +11,7 @@ with locked as materialized (
     cross join lateral (
         select id, state, role, type, claims, lease_token, lease_owner, lease_expires_at, last_heartbeat_at, started_at,
                updated_at, heartbeat_ms, coalesce(lease_ms, :lease_ms::integer) as lease_ms,
-               pending is not null as compensating, cancel_requested_at is not null as cancelling,
+               pending is not null as compensating, undoable is not null or pending is not null as undoable, cancel_requested_at is not null as cancelling,
                contract = :contract::text and version = :version::text as ours
         from tenure.job
         where job.id = asked.id
@@ -41,7 +41,9 @@ told as materialized (
                        or coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
                                    * interval '1 millisecond' < t, false)
                    )) then 'stale'
-                   when role not in ('leased', 'active') then 'moved'
+                   when role not in ('leased', 'active')
+                       -- What must be undone first needs a holder: it is asked when it comes.
+                       and not (:verb::text = 'request_cancel' and undoable and role in ('ready', 'waiting')) then 'moved'
                    when :verb::text = 'compensated' and not compensating then 'moved'
                end as refusal
         from (select locked.*, clock_timestamp() as t from locked) as clocked

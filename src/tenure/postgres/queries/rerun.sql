@@ -1,6 +1,7 @@
 -- Run a finished job again: make a new job like it, and link the two; once.
 with ended as materialized (
-    select * from tenure.job_done where id = :id::bigint
+    select * from tenure.job_done
+    where id = :id::bigint and not exists (select from tenure.dead_letter where job_id = :id::bigint)
 ),
 linked as (
     insert into tenure.rerun (job_id, as_job_id, actor)

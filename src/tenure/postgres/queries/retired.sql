@@ -1,2 +1,0 @@
--- Let the next one.
-select pg_advisory_unlock(hashtextextended('tenure.retire', 0))
