@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from tenure import intake
-from tenure.errors import BadInput, JobNotFound, Refused
+from tenure.errors import BadInput, JobNotFound, Refused, StaleLease
 from tenure.job import Failure, Job
 from tenure.outcome import Moved, Noted, Outcome
 from tenure.postgres import notes, verbs
@@ -64,7 +64,7 @@ async def transition(
             if isinstance(token, Refused):
                 return [token]
             taken: Sequence[Job | Refused] = await claim(part, worker=actor, contract=contract.name, claim_key=token)
-            if use is not None and isinstance(taken[0], Refused):
+            if use is not None and isinstance(taken[0], Refused) and not isinstance(taken[0], StaleLease):
                 await engine.run(lambda: ask("forget_key", {"tenant_id": tenant, "key": use.key}))
             return taken
         return await engine.run(
