@@ -1,13 +1,16 @@
-"""One PostgreSQL per run, one database per test, copied from a migrated template."""
+"""One PostgreSQL per run, one database per test: a copy of a migrated template, or one made like a fresh copy again."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import psycopg
 import pytest
@@ -52,20 +55,188 @@ def template(server: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return _TEMPLATE
 
 
+def new_name() -> str:
+    """A name that no database ever had: whoever outlived a test does not find the next one's database."""
+    return f"test_{uuid.uuid4().hex[:12]}"
+
+
 @contextmanager
 def own_database(server: str, options: str = "") -> Iterator[str]:
     """A database that is gone afterwards, whoever is still connected."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
+    name = new_name()
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"create database {name} {options}".encode())
         yield make_conninfo(server, dbname=name)
         connection.execute(f"drop database {name} with (force)".encode())
 
 
+# A table, the catalog's own too, is as it was when it has as many rows and none is younger than `since`: nothing was
+# added, changed or taken away. A table whose file is empty has no rows and need not be counted. Of pg_class the content
+# is compared, because emptying a table gives it another file; of pg_statistic only what is known of tables that are not
+# PostgreSQL's own, because autovacuum may come at any time to analyze those.
+_QUESTION = """
+with counted as (
+    select format('select %%L, count(*), count(*) filter (where age(xmin) <= age(%%L::xid)) from %%s',
+                  oid::regclass, %(since)s::text, oid::regclass)
+           || case when oid = 'pg_class'::regclass then ' where oid < 16384' else '' end as question
+    from pg_class
+    where relkind = 'r' and not relisshared and oid <> 'pg_statistic'::regclass and pg_relation_size(oid) > 0
+    union all
+    select format('select %%L, last_value, 2 * log_cnt + is_called::int from %%s', oid::regclass, oid::regclass)
+    from pg_class where relkind = 'S'
+)
+select string_agg(question, ' union all ') || $$
+union all
+select 'relations', count(*), hashtextextended(string_agg(
+    (to_jsonb(c) - '{relfilenode,relfrozenxid,relminmxid}'::text[])::text, '' order by oid), 0)
+from pg_class as c where oid >= 16384
+union all
+select 'files', count(*), 0 from pg_class where relkind = 'r' and not relisshared and pg_relation_size(oid) > 0
+union all
+select 'statistics', count(*), 0 from pg_statistic where starelid >= 16384
+union all
+select 'settings', (select count(*) from pg_db_role_setting where setdatabase = d.oid), hashtextextended(
+    (to_jsonb(d) - '{oid,datname,datfrozenxid,datminmxid}'::text[])::text
+    || coalesce(shobj_description(d.oid, 'pg_database'), ''), 0)
+from pg_database as d where datname = current_database()
+$$ from counted
+"""
+
+# The log refuses to be emptied unless triggers are off. The planner's numbers of an index are lost with its file: in a
+# fresh copy they are those of a new index, one page without a row.
+_EMPTY = """
+set lock_timeout = '1s';
+set session_replication_role = replica;
+do $$
+declare
+    filled text := (select string_agg(oid::regclass::text, ', ')
+                    from pg_class where oid = any('%s'::oid[]) and pg_relation_size(oid) > 0);
+begin
+    if filled is not null then
+        execute 'truncate ' || filled;
+        update pg_class set relpages = 1, reltuples = 0 where relkind = 'i' and relpages = 0 and oid >= 16384;
+    end if;
+end $$;
+select pg_stat_reset();
+"""
+
+
+def value(connection: psycopg.Connection[Any], query: str, values: dict[str, Any] | None = None) -> Any:
+    """The only value of a query."""
+    (row,) = connection.execute(query.encode(), values).fetchall()
+    return row[0]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a fresh copy of the template looks, and how a database is made to look so again."""
+
+    question: str
+    answer: list[tuple[Any, ...]]
+    emptying: str
+
+    @classmethod
+    def at(cls, connection: psycopg.Connection[Any]) -> Self:
+        """Look at a fresh copy."""
+        since = value(connection, "select pg_current_xact_id()::xid::text")
+        question = value(connection, _QUESTION, {"since": since})
+        empty = value(
+            connection,
+            "select array_agg(oid)::text from pg_class "
+            "where relkind = 'r' and oid >= 16384 and pg_relation_size(oid) = 0",
+        )
+        sequences = value(
+            connection,
+            "select string_agg(format('select setval(''%I.%I'', %s, %L)', schemaname, sequencename, "
+            "coalesce(last_value, start_value), last_value is not null), ';') from pg_sequences",
+        )
+        return cls(question, connection.execute(question.encode()).fetchall(), _EMPTY % empty + sequences)
+
+    def restored(self, connection: psycopg.Connection[Any]) -> bool:
+        """Empty what was empty; whether nothing else is different from a fresh copy."""
+        connection.execute(self.emptying.encode())
+        return connection.execute(self.question.encode()).fetchall() == self.answer
+
+
+class Databases:
+    """Lends a database to test after test, as long as it looks like a fresh copy again after each."""
+
+    def __init__(self, server: str, template: str) -> None:
+        self.server, self.template = server, template
+        self.spare: str | None = None
+        self.look: Look | None = None
+
+    @contextmanager
+    def lend(self) -> Iterator[str]:
+        """A migrated database that nobody else has."""
+        with psycopg.connect(self.server, autocommit=True) as server:
+            name, self.spare = self.spare or self.copy(server), None
+            yield make_conninfo(self.server, dbname=name)
+            self.take_back(server, name)
+
+    def copy(self, server: psycopg.Connection[Any]) -> str:
+        """Make a fresh copy; the first one is looked at."""
+        name = new_name()
+        server.execute(f"create database {name} template {self.template}".encode())
+        if self.look is None:
+            with self.connected(name) as connection:
+                self.look = Look.at(connection)
+            is_left(server, name)
+        return name
+
+    def take_back(self, server: psycopg.Connection[Any], name: str) -> None:
+        """Keep the database for the next test if it can be made like a fresh copy, else drop it."""
+        if self.look and not self.spare and is_left(server, name):
+            # Whatever stops this is no test's business: the database is dropped.
+            with suppress(psycopg.Error):
+                renamed = new_name()
+                server.execute(f"alter database {name} rename to {renamed}".encode())
+                name = renamed
+                with self.connected(name) as connection:
+                    restored = self.look.restored(connection)
+                if restored and is_left(server, name):
+                    self.spare = name
+                    return
+        server.execute(f"drop database {name} with (force)".encode())
+
+    def connected(self, name: str) -> psycopg.Connection[Any]:
+        """A superuser's connection."""
+        return psycopg.connect(self.server, dbname=name, autocommit=True)
+
+    def close(self) -> None:
+        """Drop what is left."""
+        if self.spare:
+            with psycopg.connect(self.server, autocommit=True) as server:
+                server.execute(f"drop database {self.spare} with (force)".encode())
+
+
+def is_left(server: psycopg.Connection[Any], name: str) -> bool:
+    """Whether nobody is connected to a database, after a moment for those who are about to leave."""
+    connected = "select exists (select from pg_stat_activity where datname = %(name)s)"
+    give_up = time.monotonic() + 0.2
+    while value(server, connected, {"name": name}):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+@pytest.fixture(scope="session")
+def databases(server: str, template: str) -> Iterator[Databases]:
+    """The migrated databases of this test process."""
+    lender = Databases(server, template)
+    yield lender
+    lender.close()
+
+
 @pytest.fixture
-def dsn(server: str, template: str) -> Iterator[str]:
-    """A migrated database of this test's own."""
-    with own_database(server, f"template {template}") as made:
+def dsn(request: pytest.FixtureRequest, databases: Databases) -> Iterator[str]:
+    """A migrated database of this test's own; with the mark `pristine` one that no test had before."""
+    if request.node.get_closest_marker("pristine"):
+        lent = own_database(databases.server, f"template {databases.template}")
+    else:
+        lent = databases.lend()
+    with lent as made:
         yield made
 
 

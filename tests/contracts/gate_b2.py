@@ -41,13 +41,13 @@ async def fail(store: Store, db: Harness, job_id: int, times: int, failure: Fail
     return [await store.fail(await take(store, db, job_id, f"w{n + 1}"), failure) for n in range(times)]
 
 
-async def left_pending(store: Store, db: Harness, *ids: int) -> list[Held]:
+async def left_pending(store: Store, db: Harness, *ids: int, key: str | None = None) -> list[Held]:
     """Let these jobs fail for good while nothing can be written into dlq_items, as a crash would leave them."""
     db.sql(_NO_PAPER)
     held = [job.held for job in await store.claim("gate_b2", worker="w1", limit=len(ids))]
     assert {each.id for each in held} == set(ids)
     for each in held:
-        answer = await store.fail(each, PERMANENT)
+        answer = await store.fail(each, PERMANENT, key=key)
         assert (answer.state, answer.will_retry) == ("dlq_pending", False)
     db.sql("drop trigger no_paper on tenure.dead_letter; drop function public.no_paper")
     return held

@@ -182,6 +182,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(part)
 
 
+@pytest.mark.pristine
 @pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
 async def test_work_for_many_keys_grows_with_their_number(store: Store, dsn: str, known: bool) -> None:
     names = [f"k{n:05}" for n in range(4_000)]

@@ -23,6 +23,8 @@ from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Statement, run_sync, statement
 from tests.harness import Harness
 
+pytestmark = pytest.mark.pristine  # dead rows and statistics of others would count
+
 TOKEN = UUID("11111111-1111-4111-8111-111111111111")
 ROWS = 20_000
 

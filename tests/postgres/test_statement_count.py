@@ -114,6 +114,17 @@ async def count_holders(batch: Batch, counted: Counted) -> None:
     assert len(await counted("read", store.jobs(ids))) == size
 
 
+async def count_repeats(batch: Batch, counted: Counted) -> None:
+    """Finish with a key for each job, then ask the same again."""
+    store, size = batch.store, batch.size
+    keys = [f"key {n}" for n in range(size)]
+    ended, retried, hopeless = [[job.held for job in await batch.claimed(f"keyed {way}")] for way in range(3)]
+    for again in ("", " again"):
+        await counted(f"succeed with keys{again}", store.succeed_many(ended, keys=keys))
+        await counted(f"fail with keys{again}", store.fail_many(retried, [RETRIED] * size, keys=keys))
+        await counted(f"end with keys{again}", store.fail_many(hopeless, [HOPELESS] * size, keys=keys))
+
+
 async def count_upkeep(batch: Batch, counted: Counted, db: Harness) -> None:
     """Reap, promote and settle."""
     store, name, size = batch.store, batch.contract.name, batch.size
@@ -141,6 +152,7 @@ async def counts(store: Store, db: Harness, contract: Contract, size: int) -> di
         batch = Batch(store, contract, size)
         await count_holders(batch, counted)
         await count_upkeep(batch, counted, db)
+        await count_repeats(batch, counted)
     return counted.verbs
 
 
@@ -155,6 +167,9 @@ async def test_batch_of_any_size_takes_as_many_statements_as_one(store: Store, d
 async def test_hot_path_takes_one_statement_a_verb(store: Store, db: Harness) -> None:
     await store.claim(worker="w")
     counted = await counts(store, db, BUILT_IN["standard"], 10)
-    hot = ("enqueue", "claim", "succeed", "fail, to retry", "fail, to the end")
+    hot = (
+        "enqueue", "claim", "succeed", "fail, to retry", "fail, to the end", "succeed with keys", "fail with keys",
+        "end with keys",
+    )  # fmt: skip
     assert {verb: counted[verb] for verb in hot} == dict.fromkeys(hot, 1)
     assert counted["enqueue with keys"] == 4  # begin, the keys, the jobs, commit

@@ -52,12 +52,11 @@ class Batch:
     def fingerprint(self, n: int, verb: str) -> str:
         """What must be equal for a repeated key to be the same request: the verb, the holder's proof, the facts."""
         proof = self.held[n] if self.held else None
-        said = [
-            column and column[n]
-            for column in (self.verdicts, self.reasons, self.errors, self.results, self.delays, self.notes)
-        ]
-        body = [verb, self.ids[n], proof and proof.claims, proof and str(proof.token), *said]
-        return hashlib.sha256(json.dumps(body).encode()).hexdigest()
+        plain = [column and column[n] for column in (self.verdicts, self.reasons, self.delays)]
+        # Documents are the same whatever the order of their keys.
+        documents = [column and json.loads(column[n] or "null") for column in (self.errors, self.results, self.notes)]
+        body = [verb, self.ids[n], proof and proof.claims, proof and str(proof.token), *plain, *documents]
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def of(held: Sequence[Held]) -> Batch:

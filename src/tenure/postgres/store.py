@@ -180,7 +180,7 @@ class Store:
 
     async def start_many(self, held: Sequence[Held], *, keys: Keys = None) -> list[Outcome | None]:
         """Say that these handlers begin."""
-        _same_length(held, keys, "keys")
+        _keys(held, keys)
 
         async def start(machine: Machine, part: Sequence[int]) -> Sequence[Outcome | None]:
             if machine.contract.path("start") is None:
@@ -198,7 +198,7 @@ class Store:
     ) -> list[Outcome]:
         """End jobs well."""
         _same_length(held, results, "results")
-        _same_length(held, keys, "keys")
+        _keys(held, keys)
         texts = None if results is None else [self._result(result) for result in results]
 
         async def succeed(machine: Machine, part: Sequence[int]) -> list[Outcome]:
@@ -217,7 +217,7 @@ class Store:
     ) -> list[Outcome]:
         """Report failures, as such or as the exceptions that were raised."""
         _same_length(held, failures, "failures")
-        _same_length(held, keys, "keys")
+        _keys(held, keys)
         facts = [_failure(failure) for failure in failures]
 
         async def fail(machine: Machine, part: Sequence[int]) -> list[Outcome]:
@@ -229,6 +229,7 @@ class Store:
 
     async def compensated(self, held: Held, *, key: str | None = None) -> Moved:
         """The effects that a failure named are undone: the job ends as it failed."""
+        _one(key)
         outcomes: list[Outcome] = await self._engine.by_contract(
             [held], lambda machine, _: self._engine.run(lambda: verbs.compensated(machine, held, key))
         )
@@ -238,10 +239,10 @@ class Store:
         self, held: Held, failure: Failure | BaseException, *, key: str | None = None
     ) -> Moved:
         """The effects could not be undone: the job is set aside for a person to look at."""
-        fact = _failure(failure)
+        fact, keys = _failure(failure), _one(key)
 
         async def end(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = _batch([held], part, _one(key))
+            batch = _batch([held], part, keys)
             batch.errors = [intake.document("error", dict(fact.facts()), self._max_bytes)]
             return await self._finish(machine, "compensation_failed", batch)
 
@@ -301,7 +302,7 @@ class Store:
     async def snooze_many(self, held: Sequence[Held], delays_ms: Sequence[int], *, keys: Keys = None) -> list[Outcome]:
         """Put jobs off."""
         _same_length(held, delays_ms, "delays")
-        _same_length(held, keys, "keys")
+        _keys(held, keys)
         for delay in delays_ms:
             intake.whole("delay_ms", delay, 0, intake.MAX_DELAY_MS)
 
@@ -322,7 +323,7 @@ class Store:
     ) -> list[Moved | Noted | Refused]:
         """Give jobs back: by the contract's own path, else as if their leases had run out."""
         intake.whole("delay_ms", delay_ms, 0, intake.MAX_DELAY_MS)
-        _same_length(held, keys, "keys")
+        _keys(held, keys)
 
         async def hand_back(machine: Machine, part: Sequence[int]) -> Sequence[Moved | Noted | Refused]:
             batch = _batch(held, part, keys)
@@ -481,14 +482,20 @@ class Store:
 
 def _batch(held: Sequence[Held], part: Sequence[int], keys: Keys) -> Batch:
     batch = of([held[n] for n in part])
-    if keys is not None:
-        chosen = [keys[n] for n in part]
-        batch.keys = [None if key is None else intake.name("key", key) for key in chosen]
+    batch.keys = None if keys is None else [keys[n] for n in part]
     return batch
 
 
 def _one(key: str | None) -> Keys:
-    return None if key is None else [key]
+    return None if key is None else [intake.name("key", key)]
+
+
+def _keys(held: Sequence[Held], keys: Keys) -> None:
+    """Check the keys of a batch before any of it is sent."""
+    _same_length(held, keys, "keys")
+    for key in keys or ():
+        if key is not None:
+            intake.name("key", key)
 
 
 def _failure(given: Any) -> Failure:
