@@ -34,7 +34,11 @@ class JobType:
 def check(contract: Contract, declared: JobType) -> None:
     """Refuse a type that its contract cannot honour; every fault is said at once."""
     intake.name("type", declared.type)
-    faults = [*_numbers(contract, declared), *_sla(contract, declared)]
+    faults = list(_numbers(contract, declared))
+    faults += [] if faults else _sla(contract, declared)  # numbers that are none cannot be compared
+    renews: object = declared.renews
+    if not isinstance(renews, bool):
+        faults.append(f"renews is {renews!r}; it is True or False")
     ends = contract.choices("exhaust")
     if declared.on_exhausted is not None and declared.on_exhausted not in ends:
         choice = f"one of {', '.join(ends)}" if ends else "not to be chosen under this contract"

@@ -56,8 +56,6 @@ def _hops(contract: Contract) -> Iterable[str]:
             yield f"{where}: unknown trigger; triggers are {', '.join(sorted(TRIGGERS))}"
         if not path.hops:
             yield f"{where}: no hop"
-        if path.choice is not None and path.trigger != "exhaust":
-            yield f"{where}: is chosen by type; only where a spent budget ends can be"
         if path.due not in get_args(Due):
             yield f"{where}: unknown due {path.due!r}; it is one of {', '.join(get_args(Due))}"
         for source in path.sources:

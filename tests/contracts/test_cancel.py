@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.errors import BadInput, InvalidTransition, JobNotFound, StaleLease
+from tenure.errors import BadInput, InvalidTransition, JobNotFound, Refused, StaleLease
 from tenure.job import Failure, Job, NewJob
 from tenure.outcome import Moved, Noted
 from tenure.postgres.store import Store
@@ -153,7 +153,7 @@ async def test_jobs_of_several_contracts_are_cancelled_in_one_call(store: Store)
 async def test_a_mode_that_is_none_or_that_the_contract_lacks_is_refused(store: Store, db: Harness) -> None:
     job = await held(store, "simple")
     before = db.fingerprint(job.id)
-    with pytest.raises(BadInput, match="cancels soft only"):
+    with pytest.raises(Refused, match="cancels soft only"):
         await store.cancel(job.id, mode="hard", actor="ada")
     with pytest.raises(BadInput, match="soft or hard"):
         await store.cancel(job.id, mode="gently", actor="ada")

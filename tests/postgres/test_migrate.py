@@ -62,7 +62,7 @@ def test_fresh_database_gets_everything(empty_dsn: str) -> None:
     assert report.applied == [migration.name for migration in migrations()]
     assert report.registered == [f"{contract.name} {contract.version}" for contract in BUILT_IN.values()]
     views = [f"view tenure_{contract.name}.{view.name}" for contract in BUILT_IN.values() for view in contract.views]
-    assert report.rebuilt == ["CHECK on tenure.job", "CHECK on tenure.job_done", *views]
+    assert report.rebuilt == ["CHECK on tenure.job", "CHECK on tenure.job_done", "CHECK on tenure.dead_letter", *views]
 
 
 def test_second_run_does_nothing(dsn: str) -> None:

@@ -31,11 +31,11 @@ ROWS = 20_000
 _FILL = f"""
 alter table tenure.job set (autovacuum_enabled = false);
 insert into tenure.job (contract, version, state, role, max_attempts, type, due_at, priority, lease_token,
-                        lease_expires_at, lease_owner, claims)
+                        lease_expires_at, lease_owner, claims, seq)
 select contract, '1', case when held then 'running' else 'queued' end, case when held then 'active' else 'ready' end, 5,
        't', now() + interval '1 day' * case when urgent then 1 else -1 end, case when urgent then 0 else 5 end,
        case when held then '{TOKEN}'::uuid end, case when held then now() + interval '1 hour' end,
-       case when held then 'w' end, held::integer
+       case when held then 'w' end, held::integer, held::integer
 from (select n % 20 = 0 as held, n % 2 = 0 as urgent, case when n % 3 = 0 then 'phase27' else 'standard' end as contract
       from generate_series(1, {ROWS}) as n) as made;
 """

@@ -156,8 +156,8 @@ def accepts(db: Harness, contract: str, state: str) -> bool:
     try:
         with db.connection.transaction(force_rollback=True):
             db.sql(
-                "insert into tenure.job (contract, version, state, role, type, max_attempts) "
-                "values (%s, '1', %s, 'ready', 't', 1)", contract, state,
+                "insert into tenure.job (contract, version, state, role, type, max_attempts, seq) "
+                "values (%s, '1', %s, 'ready', 't', 1, 1)", contract, state,
             )  # fmt: skip
     except psycopg.errors.CheckViolation as refusal:
         return refusal.diag.constraint_name != "job_state"

@@ -217,8 +217,8 @@ def settling(db: Harness, *types: str) -> list[int]:
     """Jobs that a crash left at their commit point."""
     return [
         db.value(
-            "insert into tenure.job (contract, version, state, role, max_attempts, type) "
-            "values ('gate_b2', %s, 'dlq_pending', 'settling', 3, %s) returning id",
+            "insert into tenure.job (contract, version, state, role, max_attempts, type, seq) "
+            "values ('gate_b2', %s, 'dlq_pending', 'settling', 3, %s, 2) returning id",
             BUILT_IN["gate_b2"].version, each,
         )
         for each in types

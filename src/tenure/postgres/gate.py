@@ -104,13 +104,17 @@ def _compensate(machine: Machine, verb: str, batch: Batch, aims: Mapping[int, st
     turn = list(aims)
     values = {**machine.claim, **batch.values(turn, verb), "triggers": list(aims.values())}
     for n in turn:
-        outcomes[n] = Busy(batch.ids[n])  # unless it is kept: somebody has the row, or has just taken the job
+        outcomes[n] = None
     rows = yield statement("compensate", values, skip_locked=True)
     nodes = yield from to_undo([row[1] for row in rows])
-    for place, job_id, state, role, claims, counter, at in rows:
-        outcomes[turn[place - 1]] = Moved(
-            job_id, "compensate", state, state, role, claims, counter, at, compensate=nodes.get(job_id, ())
-        )
+    for place, job_id, state, role, claims, counter, at, holds in rows:
+        named = nodes.get(job_id, ())
+        kept = Moved(job_id, "compensate", state, state, role, claims, counter, at, compensate=named)
+        outcomes[turn[place - 1]] = kept if holds else StaleLease(job_id)
+    # Somebody has the row just now, or has ended the job since the gate looked.
+    missing = [n for n in turn if outcomes[n] is None]
+    if missing:
+        yield from explain(machine, verb, batch, missing, outcomes)
 
 
 def explain(machine: Machine, verb: str, batch: Batch, missing: Sequence[int], outcomes: list[Any]) -> Plan[None]:

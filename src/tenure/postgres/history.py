@@ -103,7 +103,7 @@ def _go_on() -> Plan[None]:
 
 def _drop(low: int, high: int) -> Plan[None]:
     """Detach a range's tables without stopping readers and writers, then drop them; goes on where a crash left off."""
-    for parent in ("event", "job_done"):
+    for parent in ("job_done", "event"):
         child = f"tenure.{parent}_{low // _RANGE}"
         rows: list[Row] = yield statement("partition", {"name": child})
         if rows and rows[0][0]:

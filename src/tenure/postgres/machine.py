@@ -74,6 +74,7 @@ class Machine:
             "cap_after_jitter": backoff.cap_after_jitter,
             "hands_back": contract.path("hand_back") is not None,
             "default_lease_ms": lease.default_ms,
+            "stages": array(contract.dead_letters.stages) if contract.dead_letters.stages else None,
             "soft": False,
         }
         self.claim = {**common, **self._paths(("claim", "reclaim"))}

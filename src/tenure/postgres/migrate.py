@@ -31,7 +31,6 @@ from tenure.versions import differences, from_description
 
 LOCK_KEY = "tenure.migrate"
 _PATIENCE_MS = 120_000
-_TABLES = ("job", "job_done")
 ROLES = ("tenure_owner", "tenure_app", "tenure_read")
 
 _BOOK = """
@@ -145,8 +144,8 @@ def printed(contracts: Mapping[str, Contract] = BUILT_IN, *, grants: bool = Fals
             f"({literal(contract.name)}, {literal(contract.version)}, {literal(contract.digest())}, "
             f"{literal(json.dumps(contract.describe()))}) on conflict do nothing;"
         )
-    states = {name: sorted(contracts[name].states) for name in sorted(contracts)}
-    parts.extend(";\n".join(step) + ";" for step in _check_sql(_TABLES, states))
+    checks = _checks(contract.describe() for contract in contracts.values())
+    parts.extend(";\n".join(step) + ";" for step in _check_sql(checks))
     for contract in contracts.values():
         parts.append(f"create schema if not exists {quoted(schema(contract))};")
         parts.extend(";\n".join(_view_sql(name, select)) + ";" for name, select in view_statements(contract))
@@ -230,15 +229,12 @@ def _renumber(connection: psycopg.Connection[Any], contracts: Iterable[Contract]
 
 
 def _rebuild_checks(connection: psycopg.Connection[Any], new: Iterable[Contract]) -> list[str]:
-    """The states that a row's contract knows, as a CHECK: every version's, so that old rows stay valid."""
-    states: dict[str, list[str]] = {}
-    registered = connection.execute("select name, declaration -> 'states' from tenure.contract").fetchall()
-    for name, known in [*registered, *((contract.name, contract.states) for contract in new)]:
-        states[name] = sorted({*states.get(name, []), *known})
-    states = {name: states[name] for name in sorted(states)}
-    stale = [table for table in _TABLES if _comment(connection, table) != _fingerprint(json.dumps(states))]
+    """What a row's contract knows, as CHECKs: every version's words, so that old rows stay valid."""
+    registered = connection.execute("select declaration from tenure.contract order by name, version").fetchall()
+    checks = _checks([*(declared for (declared,) in registered), *(contract.describe() for contract in new)])
+    stale = [table for table, check in checks.items() if _comment(connection, table) != _fingerprint(check)]
     if stale:
-        add, validate, put_in_place = _check_sql(_TABLES, states)
+        add, validate, put_in_place = _check_sql(checks)
         # All tables or none: what one locked table stops has changed nothing on the other.
         with connection.transaction():
             _execute(connection, add)
@@ -262,14 +258,42 @@ def _execute(connection: psycopg.Connection[Any], statements: Iterable[str]) -> 
         connection.execute(statement.encode())
 
 
-def _check_sql(tables: Iterable[str], states: Mapping[str, list[str]]) -> tuple[list[str], list[str], list[str]]:
+def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """table → what its rows must satisfy: known states; jobs that begin where their contract does; declared reasons."""
+    words: dict[str, dict[str, set[str]]] = {}
+    for declared in declarations:
+        known = words.setdefault(
+            declared["name"], {"states": set(), "initial": set(), "reasons": set(), "stages": set()}
+        )
+        known["states"] |= set(declared["states"])
+        known["initial"].add(declared["initial"])
+        known["reasons"] |= set(declared["dead_letters"]["reasons"])
+        known["stages"] |= set(declared["dead_letters"]["stages"])
+    names = sorted(words)
+    states = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['states'])})" for name in names)
+    # Every hop has its log row, so a job without one stands where it was made.
+    born = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['initial'])})" for name in names)
+    limited = [
+        f"(contract <> {literal(name)} or {_in(column, words[name][kind])})"
+        for name in names
+        for column, kind in (("reason_code", "reasons"), ("stage", "stages"))
+        if words[name][kind]
+    ]
+    return {
+        "job": f"({states}) and (seq > 0 or role = 'ready' and ({born}))",
+        "job_done": states,
+        "dead_letter": " and ".join(limited) or "true",
+    }
+
+
+def _in(column: str, values: Iterable[str]) -> str:
+    return f"{column} in ({', '.join(map(literal, sorted(values)))})"
+
+
+def _check_sql(checks: Mapping[str, str]) -> tuple[list[str], list[str], list[str]]:
     """Three steps: add without looking (a moment's lock), look (writers go on), put in the old one's place."""
-    known = " or ".join(
-        f"(contract = {literal(name)} and state in ({', '.join(map(literal, names))}))"
-        for name, names in states.items()
-    )
     add, validate, put_in_place = [], [], []
-    for table in tables:
+    for table, known in checks.items():
         alter = f"alter table tenure.{table}"
         add += [
             f"{alter} drop constraint if exists {table}_state_new",
@@ -279,7 +303,7 @@ def _check_sql(tables: Iterable[str], states: Mapping[str, list[str]]) -> tuple[
         put_in_place += [
             f"{alter} drop constraint if exists {table}_state",
             f"{alter} rename constraint {table}_state_new to {table}_state",
-            f"comment on constraint {table}_state on tenure.{table} is {literal(_fingerprint(json.dumps(states)))}",
+            f"comment on constraint {table}_state on tenure.{table} is {literal(_fingerprint(known))}",
         ]
     return add, validate, put_in_place
 
@@ -319,6 +343,32 @@ def _schemas(connection: psycopg.Connection[Any]) -> list[str]:
     return [f"tenure_{name}" for (name,) in names]
 
 
+#: Everything of ours is the owner's from now on, who may also make what a later release brings.
+_OWNED = """do $$
+declare
+    item record;
+begin
+    execute format('grant create on database %I to tenure_owner', current_database());
+    if not pg_has_role(current_user, 'tenure_owner', 'member') then
+        execute format('grant tenure_owner to %I', current_user);
+    end if;
+    for item in
+        select format('schema %I', nspname) as what from pg_namespace where nspname ~ '^tenure(_|$)'
+        union all
+        select format('%s %s', case relkind when 'v' then 'view' else 'table' end, pg_class.oid::regclass)
+        from pg_class join pg_namespace on pg_namespace.oid = relnamespace
+        where nspname ~ '^tenure(_|$)' and relkind in ('r', 'p', 'v')
+        union all
+        select format('function %s', pg_proc.oid::regprocedure)
+        from pg_proc join pg_namespace on pg_namespace.oid = pronamespace
+        where nspname = 'tenure'
+    loop
+        execute format('alter %s owner to tenure_owner', item.what);
+    end loop;
+end
+$$;"""
+
+
 def grant_sql(schemas: Iterable[str]) -> str:
     """Three roles: the owner migrates, the app works, the reader looks."""
     roles = "\n".join(
@@ -336,7 +386,7 @@ def grant_sql(schemas: Iterable[str]) -> str:
     return f"""{roles}
 {reads}
 revoke select on tenure.claim, tenure.key from tenure_read;
-grant all on schema tenure to tenure_owner;
+{_OWNED}
 grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox to tenure_app;
 grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
 grant update (facts) on tenure.event to tenure_app;

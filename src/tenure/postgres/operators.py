@@ -90,6 +90,7 @@ async def dead_letter(
 ) -> list[Outcome]:
     """Set a job aside, by an operator or a policy, with its reason."""
     _why(actor, None)
+    intake.name("reason_code", reason_code)
 
     async def set_aside(machine: Machine, part: Sequence[int], tenant: str) -> list[Outcome]:
         letters = machine.contract.dead_letters

@@ -18,6 +18,9 @@ class Types:
 
     async def declare(self, types: Sequence[JobType]) -> int:
         """Keep these types' numbers, from their next enqueue and claim on; how many were new or changed."""
+        given: object = types
+        if not isinstance(given, (list, tuple)) or not all(isinstance(declared, JobType) for declared in given):
+            raise BadInput(f"give a list of JobType, not {given!r}")
         intake.whole("number of types", len(types), 0, intake.MAX_BATCH)
         for declared in types:
             check((await self._engine.machine(declared.contract)).contract, declared)

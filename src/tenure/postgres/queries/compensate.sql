@@ -18,19 +18,19 @@ with locked as materialized (
     ) as row
 ),
 told as materialized (
-    select clocked.*, greatest(t, updated_at + interval '1 microsecond') as ts
+    select clocked.*, greatest(t, updated_at + interval '1 microsecond') as ts,
+           proven and not (:forfeits::boolean and (
+               coalesce(lease_expires_at < t, false)
+               or coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
+                           * interval '1 millisecond' < t, false))) as holds
     from (select locked.*, clock_timestamp() as t from locked) as clocked
-    where proven and not (:forfeits::boolean and (
-        coalesce(lease_expires_at < t, false)
-        or coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
-                    * interval '1 millisecond' < t, false)))
 ),
 kept as (
     update tenure.job
     set pending = jsonb_build_object('trigger', told.trigger, 'reason', told.reason, 'error', told.error),
         seq = job.seq + 1, updated_at = told.ts
     from told
-    where job.id = told.id and told.pending is null
+    where job.id = told.id and told.holds and told.pending is null
     returning told.*, job.seq, job.max_attempts
 ),
 logged as (
@@ -42,4 +42,4 @@ logged as (
            end
     from kept
 )
-select n, id, state, role, claims, counter, ts from told
+select n, id, state, role, claims, counter, ts, holds from told

@@ -6,5 +6,8 @@ select id, contract, version, state, role, queue, type, tenant_id, priority, cla
 from tenure.job
 where role in ('leased', 'active', 'settling') and contract = :contract::text and lease_token = :claim_key::uuid
   -- A claim whose lease ran out is not won again by repeating it, where expiry forfeits.
-  and not (:forfeits::boolean and lease_expires_at < clock_timestamp())
+  and not (:forfeits::boolean and (
+      lease_expires_at < clock_timestamp()
+      or coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
+                  * interval '1 millisecond' < clock_timestamp(), false)))
 order by id

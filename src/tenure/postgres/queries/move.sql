@@ -109,10 +109,10 @@ told as materialized (
         ) as clocked
     ) as aimed
     left join path on path.trigger = aim and path.source = aimed.state and (
-        path.choice is null or path.choice = coalesce((
+        path.choice is null or path.choice = case when aim = 'exhaust' then coalesce((
             select own.on_exhausted from tenure.job_type as own
             where own.contract = :contract::text and own.type = aimed.type
-              and own.on_exhausted = any (:path_choice::text[])), ''))
+              and own.on_exhausted = any (:path_choice::text[])), '') else '' end)
 ),
 -- A claim key is spent with the first job that it wins.
 fresh as (
@@ -178,7 +178,11 @@ recorded as (
     insert into tenure.dead_letter (
         job_id, contract, tenant_id, type, queue, priority, max_attempts, reason_code, stage, last_error, counter, claims,
         last_owner, last_lease_expires_at, correlation_id, trace_id, payload, failed_at)
-    select id, :contract::text, tenant_id, type, queue, priority, max_attempts, coalesce(reason, letter), coalesce(error ->> 'stage', 'exec'),
+    select id, :contract::text, tenant_id, type, queue, priority, max_attempts,
+           -- An operator's free words are in the log; a reason code is one of the contract's.
+           case when :verb::text = 'transition' then letter else coalesce(reason, letter) end,
+           case when :stages::text[] is null or error ->> 'stage' = any (:stages::text[])
+                then coalesce(error ->> 'stage', 'exec') else 'exec' end,
            coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, t, wait_ms), last_error,
                     jsonb_build_object('message', letter)),
            counter, claims, lease_owner, lease_expires_at, coalesce(correlation_id, tenure.made_id('correlation', id)),

@@ -1,0 +1,79 @@
+"""What the tests of ranges that leave share: ranges filled by moving the sequence, and aged by moving their rows."""
+
+from __future__ import annotations
+
+from tenure.job import Failure, NewJob
+from tenure.postgres.store import Store
+from tests.harness import Harness
+
+WIDTH = 1_048_576
+FATAL = Failure("broken for good", type="PermanentError", code="BROKEN")
+
+
+async def ended(store: Store, *, well: bool = True, queue: str = "q", key: str | None = None) -> int:
+    """A job that has run and ended."""
+    made = await store.enqueue(NewJob("t", {"n": 7}, queue=queue, key=key))
+    (job,) = await store.claim(queues=[queue], worker="w")
+    assert job.id == made.job_id
+    if well:
+        await store.succeed(job.held)
+    else:
+        await store.fail(job.held, FATAL)
+    return job.id
+
+
+def full(db: Harness, number: int = 0) -> None:
+    """Let the ids of this range, and of all before it, be used up."""
+    db.sql("select setval('tenure.job_id_seq', %s)", (number + 1) * WIDTH)
+
+
+def long_ago(db: Harness, *numbers: int) -> None:
+    """Let these ranges have been made, and the jobs in them have ended, a hundred days ago."""
+    for low in (number * WIDTH for number in numbers):
+        db.sql("update tenure.range set made_at = now() - interval '100 days' where low = %s", low)
+        db.sql(
+            "update tenure.job_done set finished_at = now() - interval '100 days' where id >= %s and id < %s",
+            low, low + WIDTH,
+        )  # fmt: skip
+
+
+async def leaving(store: Store, db: Harness) -> int:
+    """A finished job in the first range, which may leave."""
+    job_id = await ended(store)
+    full(db)
+    long_ago(db, 0)
+    return job_id
+
+
+def tables(db: Harness, number: int = 0) -> list[str]:
+    """What is there of a range's own tables, attached or not."""
+    names = (f"event_{number}", f"job_done_{number}")
+    return [name for name in names if db.value("select to_regclass(%s)", f"tenure.{name}") is not None]
+
+
+def detaching(db: Harness) -> list[str]:
+    """The tables whose detaching was begun and not ended."""
+    rows = db.sql("select inhrelid::regclass::text as name from pg_inherits where inhdetachpending order by 1")
+    return [row["name"] for row in rows]
+
+
+def lows(db: Harness) -> list[int]:
+    """Where the ranges begin that are there."""
+    return [row["low"] // WIDTH for row in db.sql("select low from tenure.range order by low")]
+
+
+async def gone(store: Store, db: Harness, *ids: int) -> None:
+    """Assert that the first range has left with all its jobs, and that everything else goes on."""
+    assert tables(db) == []
+    assert 0 not in lows(db)
+    assert await store.jobs(ids) == []
+    assert [await store.events(job_id) for job_id in ids] == [[]] * len(ids)
+    assert await store.extend_ranges(9) >= 0
+    later = await ended(store, queue="later")
+    db.log_is_sound(later)
+    assert (await store.agreement())[2:] == (0, 0)
+    held = db.sql(
+        "select objid, pid from pg_locks join pg_database on pg_database.oid = database "
+        "where locktype = 'advisory' and granted and datname = current_database()"
+    )
+    assert held == [], "nobody is left who keeps others from retiring"
