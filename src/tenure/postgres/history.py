@@ -16,6 +16,7 @@ from tenure.postgres.statement import Atomic, Plan, Query, Row, Statement, state
 _DAY = 86_400.0
 _RANGE = 1_048_576  # as `tenure.extend_ranges` makes them
 _PAGE = 10_000
+_PATIENCE = 20
 
 
 class History:
@@ -77,7 +78,11 @@ def _retire(keep_sec: float) -> Plan[int]:
         ((low, high, _),) = rows
         if not (yield statement("leave", {"low": low})):
             break  # another process has it
-        ((quiet, lives),) = yield statement("may_leave", {"low": low})
+        for _ in range(_PATIENCE):  # short transactions end while we look
+            ((quiet, lives),) = yield statement("may_leave", {"low": low})
+            if lives or quiet:
+                break
+            yield statement("wait", {})
         if lives or not quiet:
             yield statement("stay", {"low": low, "lives": lives})
             break  # somebody's open transaction may still bring a job there: next round

@@ -44,9 +44,9 @@ async def _parts(store: Store, keep: Keep) -> AsyncIterator[Report]:
         yield await _moved("reap", contract, store.reap(contract))
         yield await _moved("promote", contract, store.promote(contract))
     yield await _counted("forget payloads", store.history.forget_payloads(keep.payloads))
-    yield await _counted("forget keys", store.history.forget_keys(keep.keys))
-    yield await _counted("forget claims", store.history.forget_claims(keep.claims))
     yield await _counted("retire", store.history.retire_ranges(keep.jobs))
+    yield await _counted("forget keys", store.history.forget_keys(keep.keys))  # after their jobs have left
+    yield await _counted("forget claims", store.history.forget_claims(keep.claims))
     yield await _counted("vacuum", store.history.vacuum())
 
 

@@ -1,0 +1,2 @@
+-- A moment.
+select pg_sleep(0.1)
