@@ -223,7 +223,7 @@ async def test_rows_of_a_newer_version_do_not_use_up_the_limit_of_an_older_proce
         assert await old.claim("errand", worker="w") == []  # it knows version 1 from now on
         migrate(dsn, {"errand": NEXT})
         parked = await made(old, 3, contract="errand", priority=0)
-        db.sql("update tenure.job set version = '2', state = 'parked' where id = any(%s)", parked)
+        db.sql("update tenure.job set version = '2', state = 'parked', seq = 1 where id = any(%s)", parked)
         before = db.fingerprint(*parked)
         known = await made(old, 2, contract="errand")
         assert [job.id for _ in known for job in await old.claim("errand", worker="w")] == known

@@ -214,11 +214,14 @@ async def test_closed_store_says_so(dsn: str) -> None:
 
 
 def settling(db: Harness, *types: str) -> list[int]:
-    """Jobs that a crash left at their commit point."""
+    """Jobs that a crash left at their commit point, set aside by an operator while they waited to be retried."""
     return [
         db.value(
-            "insert into tenure.job (contract, version, state, role, max_attempts, type, seq) "
-            "values ('gate_b2', %s, 'dlq_pending', 'settling', 3, %s, 2) returning id",
+            "with job as (insert into tenure.job (contract, version, state, role, max_attempts, type, seq) "
+            "values ('gate_b2', %s, 'dlq_pending', 'settling', 3, %s, 1) returning id), "
+            "log as (insert into tenure.event (job_id, ts, seq, claims, counter, max_attempts, contract, trigger, "
+            "from_state, to_state, actor) select id, clock_timestamp(), 1, 0, 0, 3, 'gate_b2', 'dead_letter', "
+            "'retrying', 'dlq_pending', 'ada' from job) select id from job",
             BUILT_IN["gate_b2"].version, each,
         )
         for each in types
