@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, dlq, jobs, migrate
+from tenure.cli import contracts, demo, dlq, jobs, migrate, proving
 from tenure.cli.shown import refusal
 from tenure.errors import TenureError
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 migrate.add_to(app)
 demo.add_to(app)
 contracts.add_to(app)
+proving.add_to(app)
 jobs.add_to(app)
 dlq.add_to(app)
 
