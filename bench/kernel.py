@@ -220,9 +220,9 @@ async def wal_per_life(dsn: str) -> int:
     async with Store.open(dsn, connections=1) as store:
         await lives(Ours(store), 500, 20_000)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            before = _one(connection, "select pg_current_wal_insert_lsn()")
+            before = one(connection, "select pg_current_wal_insert_lsn()")
             await lives(Ours(store), 500, 20_000)
-            used = _one(connection, f"select pg_current_wal_insert_lsn() - '{before}'::pg_lsn")
+            used = one(connection, f"select pg_current_wal_insert_lsn() - '{before}'::pg_lsn")
     return round(float(used) / 20_000)
 
 
@@ -232,9 +232,9 @@ async def processor_time(dsn: str) -> dict[str, list[float]]:
         ours, spent = Ours(store), [0.0] * 6
         await lives(ours, 500, 10_000)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            server = _one(connection, "select pid from pg_stat_activity where application_name = 'tenure'")
+            server = one(connection, "select pid from pg_stat_activity where application_name = 'tenure'")
         for _ in range(40):
-            before = _clocks(server)
+            before = clocks(server)
             for stage in range(3):
                 if stage == 0:
                     await ours.enqueue(500)
@@ -242,7 +242,7 @@ async def processor_time(dsn: str) -> dict[str, list[float]]:
                     held = await ours.claim(500)
                 else:
                     await ours.finish(held)
-                after = _clocks(server)
+                after = clocks(server)
                 spent[2 * stage] += after[0] - before[0]
                 spent[2 * stage + 1] += after[1] - before[1]
                 before = after
@@ -250,11 +250,13 @@ async def processor_time(dsn: str) -> dict[str, list[float]]:
     return {"enqueue": micro[:2], "claim": micro[2:4], "succeed": micro[4:]}
 
 
-def _clocks(server: int) -> tuple[float, float]:
+def clocks(server: int) -> tuple[float, float]:
+    """Seconds of processor time so far: ours, and the server process's."""
     return time.process_time(), int(Path(f"/proc/{server}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _one(connection: psycopg.Connection[Any], query: str) -> Any:
+def one(connection: psycopg.Connection[Any], query: str) -> Any:
+    """The only value of a query."""
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
     return row[0]
@@ -280,7 +282,7 @@ class Table:
         self.dsn = dsn
         self.times: list[float] = []
         with psycopg.connect(dsn, autocommit=True) as connection:
-            while sum(shape.values()) > _one(connection, "select max(high) - 2000 from tenure.range"):
+            while sum(shape.values()) > one(connection, "select max(high) - 2000 from tenure.range"):
                 connection.execute("select tenure.extend_ranges(8)")
             later, soon = "now() + interval '1 day'", "now()"
             connection.execute(_FILL_DONE.format(count=shape["done"]).encode())
@@ -371,7 +373,7 @@ def main() -> None:
         life = make("life")
         with psycopg.connect(life, autocommit=True) as connection:
             connection.execute(_BARE)
-            version = _one(connection, "show server_version")
+            version = one(connection, "show server_version")
         print("measuring lives …", file=sys.stderr)
         report = {"postgres": version, "life": asyncio.run(compare(life, options.quick))}
         report["wal_bytes"] = asyncio.run(wal_per_life(make("wal")))

@@ -16,11 +16,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tenure.job import Held
+from tenure.contracts import BUILT_IN
+from tenure.job import Held, NewJob
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.gate import of
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Statement, run_sync, statement
+from tenure.postgres.store import Store
 from tests.harness import Harness
 
 pytestmark = pytest.mark.pristine  # dead rows and statistics of others would count
@@ -149,3 +151,20 @@ def test_claim_reads_no_more_rows_than_it_takes(planner: Planner) -> None:
         assert 1 <= sum(float(rows) * int(loops) for rows, loops in read) <= 20, plan
         # Ten thousand urgent jobs that are not due are not looked at.
         assert all(int(count) <= 10 for count in re.findall(r"Rows Removed by Filter: (\d+)", plan)), plan
+
+
+@pytest.mark.parametrize("contract", BUILT_IN)
+async def test_the_gate_is_not_planned_anew_for_each_move(dsn: str, contract: str) -> None:
+    async with Store.open(dsn, connections=1) as store:
+        for _ in range(12):
+            await store.enqueue(NewJob("t", contract=contract))
+            (job,) = await store.claim(contract, worker="w")
+            await store.start(job.held)
+            await store.succeed(job.held)
+        async with store._engine._pool.connection() as connection:
+            cursor = await connection.execute(
+                "select custom_plans, generic_plans from pg_prepared_statements where statement like '%tenure: move%'"
+            )
+            ((custom, generic),) = await cursor.fetchall()
+    assert custom <= 5, "a plan costs more than the move: PostgreSQL must keep the one it made"
+    assert generic > 0

@@ -10,10 +10,24 @@ import pytest
 from tenure.contracts import BUILT_IN
 from tenure.errors import JobNotFound
 from tenure.job import NewJob
+from tenure.postgres import history
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
-from tests.postgres.retiring import WIDTH, detaching, ended, full, gone, leaving, long_ago, lows, tables
+from tests.postgres.retiring import (
+    WIDTH,
+    begun,
+    detaching,
+    ended,
+    full,
+    gone,
+    leaving,
+    long_ago,
+    lows,
+    retired,
+    tables,
+    taken,
+)
 
 pytestmark = pytest.mark.core
 
@@ -29,7 +43,7 @@ async def test_a_full_range_whose_jobs_ended_long_ago_leaves(store: Store, db: H
     long_ago(db, 0)
     others = await ended(store, queue="other")
     before = db.fingerprint(others)
-    assert await store.history.retire_ranges() == 1
+    assert await retired(store) == 1
     await gone(store, db, *ids, job.id)
     assert await store.effects(job.id) == {}
     assert await store.reruns(job.id) == (None, None)
@@ -50,7 +64,7 @@ async def test_open_dead_letters_of_a_range_outlive_it(store: Store, db: Harness
     letter = await store.letters.of_job(job_id)
     full(db)
     long_ago(db, 0)
-    assert await store.history.retire_ranges() == 1
+    assert await retired(store) == 1
     await gone(store, db, job_id)
     assert await store.letters.show(letter.id) == letter
     assert (
@@ -99,7 +113,7 @@ async def test_a_range_stays_while(store: Store, db: Harness, why: Callable[[Sto
     before = db.fingerprint(*ids)
     assert await store.history.retire_ranges() == 0
     assert (db.fingerprint(*ids), tables(db), lows(db)[0]) == (before, ["event_0", "job_done_0"], 0)
-    assert db.value("select count(*) from tenure.range where leaving") == 0
+    assert (begun(db), taken(db)) == ([], [])
 
 
 async def test_all_ranges_that_may_leave_do_and_one_with_a_live_job_stays_between_them(
@@ -115,22 +129,36 @@ async def test_all_ranges_that_may_leave_do_and_one_with_a_live_job_stays_betwee
     full(db, 2)
     await store.extend_ranges()
     long_ago(db, 0, 1, 2)
-    assert await store.history.retire_ranges() == 2
+    assert await retired(store, 2) == 2
     assert (tables(db, 0), tables(db, 1), tables(db, 2)) == ([], ["event_1", "job_done_1"], [])
     assert lows(db)[:2] == [1, 3]
     (job,) = await store.claim(queues=["late"], worker="w")
     await store.succeed(job.held)
     db.log_is_sound(straggler)
     long_ago(db, 1)
-    assert await store.history.retire_ranges() == 1
+    assert await retired(store) == 1
     await gone(store, db, straggler, last)
 
 
 async def test_an_empty_range_leaves_too(store: Store, db: Harness) -> None:
     full(db)
     long_ago(db, 0)
-    assert await store.history.retire_ranges() == 1
+    assert await retired(store) == 1
     await gone(store, db)
+
+
+async def test_effects_of_a_range_go_with_it_page_by_page(
+    store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_PAGE", 2)
+    job_id = await leaving(store, db)
+    db.sql("insert into tenure.effect (job_id, node, claims, at) select %s, n, 1, now() from generate_series(1, 6) n",
+           job_id)  # fmt: skip
+    other = await ended(store, queue="other")
+    db.sql("insert into tenure.effect (job_id, node, claims, at) values (%s, 'charge', 1, now())", other)
+    assert await retired(store) == 1
+    await gone(store, db, job_id)
+    assert await store.effects(other) == {"charge": None}
 
 
 async def test_keys_may_go_once_the_range_of_their_jobs_has_left(store: Store, db: Harness) -> None:
@@ -140,7 +168,7 @@ async def test_keys_may_go_once_the_range_of_their_jobs_has_left(store: Store, d
     db.sql("update tenure.key set created_at = now() - interval '31 days'")
     assert await store.history.forget_keys() == 0
     assert (await store.enqueue(NewJob("t", {"n": 7}, queue="q", key="k"))).job_id == job_id
-    await store.history.retire_ranges()
+    assert await retired(store) == 1
     assert await store.history.forget_keys() == 1
     assert (await store.enqueue(NewJob("t", {"n": 7}, queue="q", key="k"))).made
 
@@ -149,7 +177,7 @@ async def test_statements_that_were_prepared_before_a_range_left_go_on(store: St
     for _ in range(8):  # often enough that the driver has prepared them, and the server has one plan for all
         await ended(store)
     await leaving(store, db)
-    assert await store.history.retire_ranges() == 1
+    assert await retired(store) == 1
     for _ in range(8):
         db.log_is_sound(await ended(store))
     assert detaching(db) == []
@@ -159,7 +187,7 @@ async def test_a_database_from_which_ranges_have_left_is_migrated_as_any_other(
     store: Store, db: Harness, dsn: str
 ) -> None:
     await leaving(store, db)
-    await store.history.retire_ranges()
+    assert await retired(store) == 1
     report = migrate(dsn, {"errand": replace(BUILT_IN["phase27"], name="errand", version="1")})
     assert report.registered == ["errand 1"]
     await store.enqueue(NewJob("t", contract="errand"))

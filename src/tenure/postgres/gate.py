@@ -32,6 +32,11 @@ class Batch:
     notes: Sequence[str | None] | None = None
     keys: Sequence[str | None] | None = None
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of a statement that this batch needs."""
+        return () if self.keys is None else ("keyed",)
+
     def values(self, turn: Sequence[int], verb: str) -> dict[str, Any]:
         """The parameters of the jobs at these places. unnest pads a shorter array with NULL: no fact, no array."""
         held = None if self.held is None else [self.held[n] for n in turn]
@@ -82,7 +87,7 @@ def move(
     # One job twice in a batch (a holder and its ghost, coalesced): the second asks after the first was answered.
     for turn in turns(batch.ids):
         values = {"fenced": False, **machine.moves[verb], **extra, **batch.values(turn, verb)}
-        rows = yield statement("move", values, skip_locked=skip_locked)
+        rows = yield statement("move", values, skip_locked=skip_locked, parts=batch.parts)
         aims: dict[int, str] = {}
         for row in rows:
             n = turn[row[0] - 1]

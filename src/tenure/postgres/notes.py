@@ -36,7 +36,7 @@ def _note(
     answers: list[Any] = [None] * len(batch.ids)
     for turn in turns(batch.ids):
         values = {**machine.notes[verb], **extra, **batch.values(turn, verb)}
-        rows = yield statement("note", values, skip_locked=skip_locked)
+        rows = yield statement("note", values, skip_locked=skip_locked, parts=batch.parts)
         for row in rows:
             answers[turn[row[0] - 1]] = _answer(machine, verb, row)
         missing = [n for n in turn if answers[n] is None]

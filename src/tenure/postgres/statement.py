@@ -37,9 +37,15 @@ class Query:
 
 
 @cache
-def query(name: str, skip_locked: bool = False) -> Query:
-    """Read queries/NAME.sql; `:name` becomes a numbered parameter. It may be told not to wait for locked rows."""
+def query(name: str, skip_locked: bool = False, parts: tuple[str, ...] = ()) -> Query:
+    """Read queries/NAME.sql; `:name` becomes a numbered parameter. It may be told not to wait for locked rows.
+
+    A line that begins with `--word:` is part of the statement only for callers that ask for that word: what few need
+    must not make the plan dearer for all.
+    """
     source = files("tenure.postgres").joinpath(f"queries/{name}.sql").read_text(encoding="utf-8")
+    for part in parts:
+        source = source.replace(f"--{part}:", "")
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -71,9 +77,11 @@ class Atomic:
 Plan = Generator[Statement | Atomic, Any, T]
 
 
-def statement(name: str, values: Mapping[str, Any], *, skip_locked: bool = False) -> Statement:
+def statement(
+    name: str, values: Mapping[str, Any], *, skip_locked: bool = False, parts: tuple[str, ...] = ()
+) -> Statement:
     """Bind values to a named query; each goes as text that the query casts, so no plan changes with a type."""
-    found = query(name, skip_locked)
+    found = query(name, skip_locked, parts)
     return Statement(found, tuple(bound(values.get(name)) for name in found.names))
 
 

@@ -17,6 +17,12 @@ path as materialized (
         :path_type::text[]
     ) as p (trigger, source, state, role, bump, type)
 ),
+-- What job types want otherwise than the contract: [lease, heartbeat] in milliseconds. Read once.
+own as materialized (
+    select jsonb_object_agg(type, jsonb_build_array(round(lease_ttl_sec * 1000), round(heartbeat_sec * 1000))) as by_type
+    from tenure.job_type
+    where contract = :contract::text
+),
 found as materialized (
     select row.* from clock, lateral (
         -- Where a contract reclaims in place, dead workers' jobs go first: a full queue must not starve them.
@@ -50,12 +56,11 @@ fresh as (
 -- The lease runs from the clock; the log's time also rises when the clock steps back.
 picked as materialized (
     select tid, t, greatest(t, clocked.updated_at + interval '1 microsecond') as ts, way.*,
-           coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000)::integer as lease_ms,
-           (own.heartbeat_sec * 1000)::integer as heartbeat_ms
+           coalesce(:lease_ms::integer, ((select by_type from own) -> task ->> 0)::integer) as lease_ms,
+           ((select by_type from own) -> task ->> 1)::integer as heartbeat_ms
     from (
         select found.*, clock_timestamp() as t from found where exists (select from fresh)
     ) as clocked
-    left join tenure.job_type as own on own.contract = :contract::text and own.type = clocked.task
     cross join lateral (select * from path where path.source = clocked.state limit 1) as way
 ),
 moved as (

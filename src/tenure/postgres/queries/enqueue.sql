@@ -7,7 +7,11 @@ insert into tenure.job (
 select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::text, :state::text, 'ready',
        :counter::integer, coalesce(a.queue, :every_queue::text), coalesce(a.type, :every_type::text),
        coalesce(a.tenant_id, :every_tenant::text), coalesce(a.priority, :every_priority::smallint),
-       coalesce(a.max_attempts, :every_limit::integer, own.max_attempts, :default_limit::integer),
+       coalesce(a.max_attempts, :every_limit::integer,
+                -- What the type wants: read once, and only when a job does not say itself.
+                ((select jsonb_object_agg(type, max_attempts) from tenure.job_type where contract = :contract::text)
+                 ->> coalesce(a.type, :every_type::text))::integer,
+                :default_limit::integer),
        coalesce(a.due_at, clock.t + coalesce(a.delay_ms, 0) * interval '1 millisecond'), a.payload, a.trace_id,
        a.correlation_id, :created_by::text, a.key, clock.t, clock.t
 from (select clock_timestamp() as t) as clock,
@@ -18,7 +22,5 @@ from (select clock_timestamp() as t) as clock,
      ) with ordinality
      as a (payload, queue, type, tenant_id, priority, max_attempts, due_at, delay_ms, trace_id, correlation_id, id, key,
            n)
-     left join tenure.job_type as own
-     on own.contract = :contract::text and own.type = coalesce(a.type, :every_type::text)
 order by a.n
 returning id

@@ -12,6 +12,12 @@ with path as materialized (
         :path_due::text[], :path_letter::text[], :path_bump::integer[], :path_type::text[]
     ) as p (trigger, source, choice, hops, role, due, letter, bump, type)
 ),
+-- What job types want otherwise than the contract: [backoff base, cap, end of a spent budget]. Read once, if at all.
+own as materialized (
+    select jsonb_object_agg(type, jsonb_build_array(backoff_base_ms, backoff_cap_ms, on_exhausted)) as by_type
+    from tenure.job_type
+    where contract = :contract::text
+),
 locked as materialized (
     select asked.n, asked.result, asked.delay_ms, asked.key, asked.hash, row.*,
            -- The failure that waited for its compensation comes from the row.
@@ -49,21 +55,19 @@ told as materialized (
                case when expired then 'lease_expired' else 'orphaned' end
            end) as why,
            case path.due
-               when 'backoff' then (
-                   select tenure.backoff_ms(
-                       id, claims, raises, coalesce(max(own.backoff_base_ms), :base_ms::bigint),
-                       :factor::double precision, coalesce(max(own.backoff_cap_ms), :cap_ms::bigint), :jitter_form::text,
-                       :jitter_low::double precision, :jitter_high::double precision, :cap_after_jitter::boolean)
-                   from tenure.job_type as own
-                   where own.contract = :contract::text and own.type = aimed.type)
+               when 'backoff' then tenure.backoff_ms(
+                   id, claims, raises, coalesce(((select by_type from own) -> aimed.type ->> 0)::bigint, :base_ms::bigint),
+                   :factor::double precision,
+                   coalesce(((select by_type from own) -> aimed.type ->> 1)::bigint, :cap_ms::bigint), :jitter_form::text,
+                   :jitter_low::double precision, :jitter_high::double precision, :cap_after_jitter::boolean)
                when 'given' then coalesce(delay_ms, 0)
                when 'now' then 0
            end as wait_ms,
            case
                when not ours then 'contract'
-               when key is not null and exists (
-                   select from tenure.event where event.job_id = aimed.id and event.request_key = aimed.key
-               ) then 'repeated'
+               --keyed: when key is not null and exists (
+               --keyed:     select from tenure.event where event.job_id = aimed.id and event.request_key = aimed.key
+               --keyed: ) then 'repeated'
                when :fenced::boolean and (not proven or :forfeits::boolean and (expired or orphaned)) then 'stale'
                when path.hops is null then 'state'
                when :soft::boolean and (aimed.role in ('leased', 'active') or undoable) then 'held'
@@ -107,12 +111,14 @@ told as materialized (
             -- A claim starts its leases when it has all its rows: no lease ends while it waits for a neighbour.
             where :claim_key::uuid is null or (select count(*) from locked) > 0
         ) as clocked
+        offset 0 -- the aim is found once, not in each place that asks for it
     ) as aimed
-    left join path on path.trigger = aim and path.source = aimed.state and (
-        path.choice is null or path.choice = case when aim = 'exhaust' then coalesce((
-            select own.on_exhausted from tenure.job_type as own
-            where own.contract = :contract::text and own.type = aimed.type
-              and own.on_exhausted = any (:path_choice::text[])), '') else '' end)
+    left join path on path.trigger = aim and path.source = aimed.state
+        and (path.choice is null or path.choice = case
+            when aim = 'exhaust' and (select by_type from own) -> aimed.type ->> 2 = any (:path_choice::text[])
+                then (select by_type from own) -> aimed.type ->> 2
+            else ''
+        end)
 ),
 -- A claim key is spent with the first job that it wins.
 fresh as (

@@ -27,15 +27,15 @@ told as materialized (
                case
                    when :verb::text = 'heartbeat'
                        and lease_expires_at - t <= lease_ms * :renew_at::double precision * interval '1 millisecond'
-                       then coalesce((select own.renews from tenure.job_type as own
-                                      where own.contract = :contract::text and own.type = clocked.type), true)
+                       then coalesce(((select jsonb_object_agg(type, renews) from tenure.job_type
+                                       where contract = :contract::text) ->> clocked.type)::boolean, true)
                    else false
                end as renews,
                case
                    when not ours then 'contract'
-                   when key is not null and exists (
-                       select from tenure.event where event.job_id = clocked.id and event.request_key = clocked.key
-                   ) then 'repeated'
+                   --keyed: when key is not null and exists (
+                   --keyed:     select from tenure.event where event.job_id = clocked.id and event.request_key = clocked.key
+                   --keyed: ) then 'repeated'
                    when :fenced::boolean and (not proven or :forfeits::boolean and (
                        coalesce(lease_expires_at < t, false)
                        or coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
