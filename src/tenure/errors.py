@@ -91,7 +91,7 @@ class InvalidTransition(Refused):
         super().__init__(
             job_id,
             f"{code}: job {job_id} is {state}, and contract {contract} has no {trigger} from there. "
-            "Next: read the job's log",
+            f"Next: tenure jobs events {job_id}",
             code=code,
         )
         self.trigger = trigger
@@ -121,7 +121,9 @@ class NotDue(Refused):
     code = "NOT_DUE"
 
     def __init__(self, job_id: int, due_at: datetime | None) -> None:
-        super().__init__(job_id, f"job {job_id} is not due before {due_at}. Next: claim it then")
+        super().__init__(
+            job_id, f"job {job_id} is not due before {due_at}. Next: claim it then; tenure jobs why {job_id}"
+        )
         self.due_at = due_at
 
 

@@ -140,7 +140,11 @@ async def requeue(engine: Engine, letters: Letters, job_id: int, *, actor: str, 
 
 def _not_rerun(job_id: int) -> Plan[Refused]:
     if (yield statement("live", {"ids": [job_id]})):
-        return Refused(job_id, f"job {job_id} is not finished; only a finished job is run again", code="NOT_FINISHED")
+        return Refused(
+            job_id,
+            f"job {job_id} is not finished; only a finished job is run again. Next: tenure jobs why {job_id}",
+            code="NOT_FINISHED",
+        )
     ((again, _),) = yield statement("reruns", {"id": job_id})
     if again is None:
         return Refused(job_id, f"job {job_id} has a dead letter: run that again", code="HAS_LETTER")
