@@ -53,6 +53,11 @@ class Engine:
         """Stand on a pool of the caller's, who also opens and closes it."""
         return cls(lend(pool), Registry(numbers), lent=True)
 
+    def refuse_if_lent(self, what: str) -> None:
+        """Refuse what no transaction may contain, on connections whose every step is in one."""
+        if self._lent:
+            raise BadInput(f"a pool that was given cannot {what}. Next: do it on a store of its own, by address")
+
     async def close(self) -> None:
         """Close the connections, unless they are the caller's."""
         if not self._lent:

@@ -10,12 +10,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import psycopg
+
 from tenure.errors import Busy, InvalidTransition, JobNotFound, NotDue, Refused, StaleLease
 from tenure.job import Held
 from tenure.outcome import Moved, Outcome
 from tenure.postgres.machine import Machine
 from tenure.postgres.repeats import moved_before, replay, to_undo
-from tenure.postgres.statement import Plan, Row, statement
+from tenure.postgres.statement import Plan, Row, Statement, statement
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ def move(
     # One job twice in a batch (a holder and its ghost, coalesced): the second asks after the first was answered.
     for turn in turns(batch.ids):
         values = {"fenced": False, **machine.moves[verb], **extra, **batch.values(turn, verb)}
-        rows = yield statement("move", values, skip_locked=skip_locked, parts=batch.parts)
+        rows = yield from _through(statement("move", values, skip_locked=skip_locked, parts=batch.parts))
         aims: dict[int, str] = {}
         for row in rows:
             n = turn[row[0] - 1]
@@ -102,6 +104,18 @@ def move(
         if aims:
             yield from _compensate(machine, verb, batch, aims, outcomes)
     return outcomes
+
+
+def _through(asked: Statement) -> Plan[list[Row]]:
+    """Ask once more where a twin spent the same key meanwhile: then it is there to be seen."""
+    try:
+        rows: list[Row] = yield asked
+    except psycopg.errors.UniqueViolation as twin:
+        try:
+            rows = yield asked
+        except psycopg.errors.InFailedSqlTransaction:
+            raise twin from None  # inside a transaction: whoever runs it begins anew
+    return rows
 
 
 def _compensate(machine: Machine, verb: str, batch: Batch, aims: Mapping[int, str], outcomes: list[Any]) -> Plan[None]:

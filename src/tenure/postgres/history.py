@@ -50,10 +50,12 @@ class History:
     async def retire_ranges(self, keep_sec: float = 90 * _DAY) -> int:
         """Drop the id ranges whose jobs all ended longer ago than this; how many. Needs the owner's rights."""
         _at_least("keep_sec", keep_sec, 60)
+        self._engine.refuse_if_lent("drop ranges")
         return await self._engine.run(lambda: _retire(keep_sec))
 
     async def vacuum(self) -> bool:
         """Vacuum the tables that change all the time; False where this connection may not."""
+        self._engine.refuse_if_lent("vacuum")
         return await self._engine.run(_vacuum)
 
     async def _pages(self, name: str, values: dict[str, Any]) -> int:
@@ -74,12 +76,12 @@ def _retire(keep_sec: float) -> Plan[int]:
         )
     yield from _go_on()
     retired = 0
-    while rows := (yield Atomic(_next(keep_sec))):
+    while rows := (yield Atomic(_freely("leaving", {"keep_sec": keep_sec}))):
         ((low, high, _),) = rows
         if not (yield statement("leave", {"low": low})):
             break  # another process has it
         for _ in range(_PATIENCE):  # short transactions end while we look
-            ((quiet, lives),) = yield statement("may_leave", {"low": low})
+            ((quiet, lives),) = yield Atomic(_freely("may_leave", {"low": low, "keep_sec": keep_sec}))
             if lives or quiet:
                 break
             yield statement("wait", {})
@@ -95,9 +97,10 @@ def _retire(keep_sec: float) -> Plan[int]:
     return retired
 
 
-def _next(keep_sec: float) -> Plan[list[Row]]:
+def _freely(name: str, values: dict[str, Any]) -> Plan[list[Row]]:
+    """A statement that reads as much as a range has."""
     yield statement("plan_freely", {})
-    return (yield from ask("leaving", {"keep_sec": keep_sec}))
+    return (yield from ask(name, values))
 
 
 def _go_on() -> Plan[None]:

@@ -95,6 +95,7 @@ def migrate(
         opened = psycopg.connect(dsn, autocommit=True)
     with our_errors(), opened as connection, _alone(connection):
         connection.execute(f"set lock_timeout = {int(lock_timeout_ms)}")
+        _become_the_owner(connection)
         connection.execute(_BOOK)
         try:
             for migration in _pending(connection):
@@ -119,6 +120,7 @@ def migrate(
             row = connection.execute("select tenure.extend_ranges(4)").fetchone()
             report.ranges = row[0] if row else 0
             if grants:
+                connection.execute("reset role")
                 connection.execute(grant_sql(_schemas(connection)).encode())
                 report.granted.extend(ROLES)
         except psycopg.errors.LockNotAvailable as error:
@@ -290,6 +292,16 @@ def _in(column: str, values: Iterable[str]) -> str:
     return f"{column} in ({', '.join(map(literal, sorted(values)))})"
 
 
+def _become_the_owner(connection: psycopg.Connection[Any]) -> None:
+    """What a later release makes belongs to whom the rest belongs to: the owner's role, where there is one."""
+    owner = connection.execute(
+        "select nspowner from pg_namespace where nspname = 'tenure' and nspowner = to_regrole('tenure_owner') "
+        "and pg_has_role(nspowner, 'usage')"
+    ).fetchone()
+    if owner:
+        connection.execute("set role tenure_owner")
+
+
 def _check_sql(checks: Mapping[str, str]) -> tuple[list[str], list[str], list[str]]:
     """Three steps: add without looking (a moment's lock), look (writers go on), put in the old one's place."""
     add, validate, put_in_place = [], [], []
@@ -348,8 +360,11 @@ _OWNED = """do $$
 declare
     item record;
 begin
-    execute format('grant create on database %I to tenure_owner', current_database());
-    if not pg_has_role(current_user, 'tenure_owner', 'member') then
+    if not has_database_privilege('tenure_owner', current_database(), 'create') then
+        execute format('grant create on database %I to tenure_owner', current_database());
+    end if;
+    -- Who made the role administers it, which is not yet the right to act as it.
+    if current_user <> 'tenure_owner' and not pg_has_role(current_user, 'tenure_owner', 'usage') then
         execute format('grant tenure_owner to %I', current_user);
     end if;
     for item in
@@ -372,7 +387,7 @@ $$;"""
 def grant_sql(schemas: Iterable[str]) -> str:
     """Three roles: the owner migrates, the app works, the reader looks."""
     roles = "\n".join(
-        f"do $$ begin create role {role} nologin; "
+        f"do $$ begin if to_regrole('{role}') is null then create role {role} nologin; end if; "
         "exception when duplicate_object or unique_violation then null; end $$;"
         for role in ROLES
     )
@@ -380,7 +395,8 @@ def grant_sql(schemas: Iterable[str]) -> str:
         f"grant usage on schema {quoted(name)} to tenure_app, tenure_read;\n"
         f"grant select on all tables in schema {quoted(name)} to tenure_app, tenure_read;\n"
         # A view that a later release replaces keeps its readers.
-        f"alter default privileges in schema {quoted(name)} grant select on tables to tenure_app, tenure_read;"
+        f"alter default privileges for role tenure_owner in schema {quoted(name)} "
+        "grant select on tables to tenure_app, tenure_read;"
         for name in ["tenure", *schemas]
     )
     return f"""{roles}

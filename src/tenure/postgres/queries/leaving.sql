@@ -1,7 +1,7 @@
 -- Which id range may leave? A full one in which no job lives and all ended long ago; or one whose leaving was begun.
 select low, high, leaving is not null as begun
 from tenure.range
-where (taken is null or taken < clock_timestamp()) and (
+where not exists (select from tenure.range where taken > clock_timestamp()) and (
     leaving is not null
     or made_at < clock_timestamp() - :keep_sec::double precision * interval '1 second'
     and high <= (select last_value from tenure.job_id_seq)
