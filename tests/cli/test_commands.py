@@ -102,5 +102,7 @@ def test_the_demo_ends_by_itself_verified_and_leaves_nothing(tmp_path: Path) -> 
     done = tenure("demo", cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "LEASE_CONFLICT" in done.stdout
-    assert "0 broken links, 0 rows that disagree" in done.stdout
+    assert "undo reserve the goods, then charge the card" in done.stdout
+    assert done.stdout.count("9 of 9 promises held") == 6
+    assert "log rows read, 0 violations" in done.stdout
     assert list(tmp_path.iterdir()) == []
