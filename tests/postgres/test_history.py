@@ -13,6 +13,7 @@ from tenure.errors import BadInput, StaleLease
 from tenure.job import Failure, Job, NewJob
 from tenure.postgres import history
 from tenure.postgres.store import Store
+from tenure.proof import audit
 from tests.contracts.reliability import events
 from tests.harness import Harness
 from tests.postgres.retiring import WIDTH, full
@@ -70,7 +71,8 @@ async def test_verbose_payloads_are_forgotten_when_their_time_is_up(store: Store
     (failed,) = (event for event in after if event["type"] == "job_failed")
     assert failed["payload"]["error"] == {"message": "no such account", "code": "NO_ACCOUNT"}
     db.log_is_sound(job.id)
-    assert await store.agreement() == (1, 9, 0, 0)
+    report = await audit(store)
+    assert (report.jobs, report.violations) == (1, [])
     assert await store.history.forget_payloads(1) == 0, "what is forgotten is not found again"
 
 

@@ -27,7 +27,7 @@ from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
 from tenure.postgres.letters import Letters
 from tenure.postgres.machine import Machine
-from tenure.postgres.statement import Atomic, Plan, Row, statement
+from tenure.postgres.statement import Plan
 from tenure.postgres.types import Types
 from tenure.postgres.verbs import Taking
 
@@ -436,11 +436,6 @@ class Store:
         intake.whole("id", job_id, 1, intake.MAX_ID)
         return [Logged(*row) for row in await self._engine.run(lambda: ask("events", {"id": job_id}))]
 
-    async def agreement(self) -> tuple[int, int, int, int]:
-        """How many jobs and hops there are, how many links of the log are broken, how many rows disagree with it."""
-        ((jobs, hops, broken, disagreeing),) = await self._engine.run(_agreement)
-        return jobs, hops, broken, disagreeing
-
     async def _upkeep(
         self, contract: str, limit: int, plan: Callable[[Machine, int], Plan[list[Outcome]]]
     ) -> list[Outcome]:
@@ -509,15 +504,6 @@ def _failure(given: Any) -> Failure:
 def _same_length(held: Sequence[Held], values: Sequence[Any] | None, what: str) -> None:
     if values is not None and len(values) != len(held):
         raise BadInput(f"{len(held)} jobs with {len(values)} {what}: give one for each")
-
-
-def _agreement() -> Plan[list[Row]]:
-    def steps() -> Plan[list[Row]]:
-        yield statement("plan_freely", {})
-        return (yield from ask("agreement", {}))
-
-    rows: list[Row] = yield Atomic(steps())
-    return rows
 
 
 def _only(outcomes: Iterable[T | Refused]) -> T:
