@@ -2,67 +2,30 @@
 
 A small world: one job, a few workers that each remember the last claim they won, an operator, upkeep, and time. From
 each world every action is tried that anybody could take, rightly or wrongly, early or late, once or again. Worlds that
-are equal are one, so all histories are walked by walking a graph. What is checked at each step and of the whole graph:
-
-    one lease        a job is claimed only when nobody's lease on it is alive
-    no stale commit  nothing is accepted of a holder that does not hold the job
-    no way back      inside an epoch (from a claim to its end) the job only rises
-    the end is one   a finished job never changes
-    budget           a job is claimed at most as often as its limit allows
-    retries          a failure is retried exactly while the budget lasts
-    one row a hop    every hop has its log row, linked to the one before, and nothing else has one
-    letters          a job is set aside with its dead letter, or ends without one, as its contract says
-    an end           from wherever a job stands, time, upkeep and new workers alone can bring it to an end
+are equal are one, so all histories are walked by walking a graph. It is finite: the contract's own counter decides
+nothing and is left out, nothing goes on after a claim too many, and a job is put off only so often.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
-from tenure.contract import HELD, Contract
-from tenure.soundness import EPOCH_ENDS, RANK
-from tenure.step import HOLDERS_VERBS, Action, Standing, Stepped, born, in_budget, step
+from tenure.contract import Contract
+from tenure.promises import INVARIANTS, broken_by, is_overspent
+from tenure.step import HOLDERS_VERBS, Action, Standing, Stepped, born, step
+from tenure.story import Move, Story, World
 
-INVARIANTS = (
-    "one lease", "no stale commit", "no way back", "the end is one", "budget", "retries", "one row a hop", "letters",
-    "an end",
-)  # fmt: skip
+__all__ = ["INVARIANTS", "Move", "Report", "Story", "World", "explore", "is_walkable"]
 
 #: How often a job may be put off or handed back in a history: each time raises its limit, without end.
 RAISES = 2
 
+#: How many steps a history has at most, unless told: so many for each run that the largest budget allows.
+STEPS_A_RUN = 10
+
 _NAMES = "ABCDEFGH"
-
-
-class World(NamedTuple):
-    """The job, and the claim that each worker remembers (0: none yet)."""
-
-    job: Standing
-    proofs: tuple[int, ...]
-
-
-class Move(NamedTuple):
-    """Who did what."""
-
-    who: str
-    action: Action
-
-
-@dataclass
-class Story:
-    """A counterexample: the shortest history after which a promise is broken."""
-
-    invariant: str
-    what: str
-    moves: list[tuple[Move, World]] = field(default_factory=list)
-
-    def told(self) -> list[str]:
-        """The story, a line a step."""
-        lines = [f"{n}. {_sentence(move, world)}" for n, (move, world) in enumerate(self.moves, 1)]
-        return [*lines, f"→ {self.invariant}: {self.what}"]
 
 
 @dataclass
@@ -71,7 +34,11 @@ class Report:
 
     contract: str
     workers: int
+    #: How often a job may be run at most in these histories.
+    runs: int
+    #: How many steps the histories have at most, and after how many no new world was met.
     depth: int
+    furthest: int
     states: int
     steps: int
     refused: int
@@ -84,116 +51,183 @@ class Report:
     def held(self) -> list[str]:
         """The invariants that held."""
         broken = {story.invariant for story in self.broken}
-        unknown = set() if self.complete else {"an end"}  # a world beyond the bound may lead there
-        return [name for name in INVARIANTS if name not in broken | unknown]
+        return [name for name in INVARIANTS if name not in broken and name not in self.unknown]
+
+    @property
+    def unknown(self) -> list[str]:
+        """The invariants of which nothing can be said: a world beyond the bound may lead to an end."""
+        return [] if self.complete else ["an end"]
 
 
 def explore(
-    contract: Contract, workers: int = 2, depth: int = 40, tell: Callable[[int, int], None] | None = None
+    contract: Contract,
+    workers: int = 2,
+    depth: int | None = None,
+    tell: Callable[[int, int, int], None] | None = None,
+    *,
+    runs: int = 3,
 ) -> Report:
-    """Walk every history of up to `depth` steps; `tell` hears the depth and the worlds so far."""
-    return _Walk(contract, workers).run(depth, tell)
+    """Walk every history of up to `depth` steps; `tell` hears how many steps of how many, and the worlds so far."""
+    walk = _Walk(contract, workers, runs)
+    return walk.run(depth or STEPS_A_RUN * walk.runs, tell)
+
+
+def is_walkable(contract: Contract) -> bool:
+    """Whether there is a machine to walk at all: paths that lead somewhere, and a budget in numbers."""
+    budget = contract.budget
+    numbers = (budget.default, budget.minimum, budget.maximum, budget.extra)
+    return all(path.hops for path in contract.paths) and all(isinstance(number, int) for number in numbers)
 
 
 class _Walk:
-    def __init__(self, contract: Contract, workers: int) -> None:
+    def __init__(self, contract: Contract, workers: int, runs: int = 3) -> None:
         self.contract = contract
         self.workers = workers
+        self.births = [World(job, (0,) * workers) for job in _births(contract, runs)]
+        self.runs = max(contract.budget.executions(birth.job.limit) for birth in self.births)
+        #: The worlds in the order of their discovery, with the step that led there; what is of each is by its number.
         self.parents: dict[World, tuple[Move, World] | None] = {}
-        self.edges: dict[World, list[World]] = {}
+        self.numbers: dict[World, int] = {}
+        self.edges: list[list[int]] = []
         #: The steps that need nobody who ever lost the job: time, upkeep, its holder, and workers that claim it anew.
-        self.unaided: dict[World, list[World]] = {}
+        self.unaided: list[list[int]] = []
+        #: How often somebody just asked for a state on the way there: such stories are the harder ones to follow.
+        self.asked: list[int] = []
+        self.next_level = 0
         self.broken: dict[str, Story] = {}
         self.steps = self.refused = 0
 
-    def run(self, depth: int, tell: Callable[[int, int], None] | None) -> Report:
-        starts = [World(job, (0,) * self.workers) for job in _births(self.contract)]
-        self.parents = dict.fromkeys(starts)
-        frontier, at = starts, 0
+    def run(self, depth: int, tell: Callable[[int, int, int], None] | None) -> Report:
+        frontier = [birth for birth in self.births if self._meet(birth, None)]
+        at = 0
         while frontier and at < depth:
-            at += 1
+            at, self.next_level = at + 1, len(self.parents)
             frontier = [after for world in frontier for after in self._expand(world)]
             if tell:
-                tell(at, len(self.parents))
+                tell(at, depth, len(self.parents))
         if not frontier:
             self._check_ends()
         broken = sorted(self.broken.values(), key=lambda story: INVARIANTS.index(story.invariant))
         return Report(
-            self.contract.name, self.workers, at, len(self.parents), self.steps, self.refused,
-            self._histories(starts, depth if not frontier else at), not frontier, broken,
+            self.contract.name, self.workers, self.runs, depth, at, len(self.parents), self.steps, self.refused,
+            self._histories(depth), not frontier, broken,
         )  # fmt: skip
 
+    def _meet(self, world: World, parent: tuple[Move, World] | None) -> bool:
+        """Whether this world is new; breadth first, so the first way there is the shortest."""
+        number = self.numbers.setdefault(world, len(self.numbers))
+        asked = 0 if parent is None else self.asked[self.numbers[parent[1]]] + (parent[0].action.verb == "transition")
+        if new := number == len(self.parents):
+            self.parents[world] = parent
+            self.asked.append(asked)
+            self.edges.append([])
+            self.unaided.append([])
+        elif number >= self.next_level and asked < self.asked[number]:  # as short, and more of a story
+            self.parents[world], self.asked[number] = parent, asked
+        return new
+
     def _expand(self, world: World) -> Iterator[World]:
-        self.edges[world], self.unaided[world] = [], []
+        here = self.numbers[world]
         for move in _moves(self.contract, world):
             outcome = step(self.contract, world.job, move.action)
             self.steps += 1
+            for invariant, what in broken_by(self.contract, world.job, move, outcome):
+                self._break(invariant, what, world, move)
             if not isinstance(outcome, Stepped):
                 self.refused += 1
                 continue
             after = _after(world, move, outcome)
-            for invariant, what in _faults(self.contract, world.job, move, outcome):
-                self._break(invariant, what, world, [(move, after)])
-            if after == world:
+            if after == world or after.job.raises > RAISES:
                 continue
-            self.edges[world].append(after)
-            if _is_unaided(world, move):
-                self.unaided[world].append(after)
-            if after not in self.parents:
-                self.parents[after] = (move, world)
+            # After a claim too many a broken contract could go on for ever.
+            if self._meet(after, (move, world)) and not is_overspent(self.contract, after.job):
                 yield after
+            self.edges[here].append(self.numbers[after])
+            if _is_unaided(world, move):
+                self.unaided[here].append(self.numbers[after])
 
-    def _histories(self, starts: list[World], depth: int) -> int:
+    def _histories(self, depth: int) -> int:
         """The walks of up to so many steps through the graph, counted without walking each."""
-        counts, total = dict.fromkeys(starts, 1), len(starts)
+        counts = [1 if parent is None else 0 for parent in self.parents.values()]
+        total = len(self.births)
         for _ in range(depth):
-            onward: dict[World, int] = {}
-            for world, count in counts.items():
-                for after in self.edges.get(world, ()):
-                    onward[after] = onward.get(after, 0) + count
+            onward = [0] * len(counts)
+            for number, count in enumerate(counts):
+                if count:
+                    for after in self.edges[number]:
+                        onward[after] += count
             counts = onward
-            total += sum(counts.values())
+            total += sum(counts)
         return total
 
-    def _break(self, invariant: str, what: str, world: World, last: list[tuple[Move, World]]) -> None:
-        if invariant not in self.broken:  # breadth first: the first is the shortest
-            self.broken[invariant] = Story(invariant, what, [*self._history(world), *last])
-
-    def _history(self, world: World) -> list[tuple[Move, World]]:
-        moves: list[tuple[Move, World]] = []
+    def _break(self, invariant: str, what: str, world: World, last: Move | None = None) -> None:
+        """Keep the story of a broken promise, if it is the first: breadth first, so that is the shortest."""
+        if invariant in self.broken:
+            return
+        moves = [last] if last else []
         while (parent := self.parents[world]) is not None:
-            moves.append((parent[0], world))
+            moves.append(parent[0])
             world = parent[1]
-        return moves[::-1]
+        runs = self.contract.budget.executions(world.job.limit)
+        self.broken[invariant] = self._lived(Story(invariant, what, [], world.job, runs), world.job, moves[::-1])
+
+    def _lived(self, story: Story, job: Standing, moves: list[Move]) -> Story:
+        """The story as it was lived: worlds put workers in order and forget their claims, and people keep both."""
+        people = [(name, 0) for name in _NAMES[: self.workers]]
+        for move in moves:
+            at = _slot(move)
+            if at is not None:
+                name, proof = people[at]
+                shown = None if move.action.proof is None else proof
+                move = Move(f"worker {name}", replace(move.action, proof=shown))
+            outcome = step(self.contract, job, move.action)
+            said = [what for broken, what in broken_by(self.contract, job, move, outcome) if broken == story.invariant]
+            story.what = said[0] if said else story.what
+            if isinstance(outcome, Stepped):
+                job = outcome.after
+                if at is not None and _takes(outcome):
+                    people[at] = (people[at][0], job.claims)
+            people.sort(key=lambda one: _remembered(one[1], job.claims), reverse=True)
+            story.moves.append((move, World(job, tuple(proof for _, proof in people))))
+        return story
 
     def _check_ends(self) -> None:
         """Walk backwards from every end: what is not met can never end unaided."""
-        before: dict[World, list[World]] = {}
-        for world, onward in self.unaided.items():
+        worlds = list(self.parents)
+        before: list[list[int]] = [[] for _ in worlds]
+        for number, onward in enumerate(self.unaided):
             for after in onward:
-                before.setdefault(after, []).append(world)
-        can_end = {world for world in self.parents if world.job.role == "done"}
+                before[after].append(number)
+        can_end = {
+            number
+            for number, (job, _) in enumerate(worlds)
+            if job.role == "done" or is_overspent(self.contract, job)  # which is another promise's story
+        }
         waiting = deque(can_end)
         while waiting:
-            for world in before.get(waiting.popleft(), ()):
-                if world not in can_end:
-                    can_end.add(world)
-                    waiting.append(world)
-        for world in self.parents:  # in the order of their discovery: the first is the nearest
-            if world not in can_end:
-                what = (
-                    f"the job stands in {world.job.state}, and nothing that time, upkeep or a new worker does ends it"
-                )
-                self._break("an end", what, world, [])
-                return
+            for number in before[waiting.popleft()]:
+                if number not in can_end:
+                    can_end.add(number)
+                    waiting.append(number)
+        lost = [number for number in range(len(worlds)) if number not in can_end]
+        if lost:
+            # The nearest where nothing happens any more; where something always does, the nearest of all.
+            world = worlds[next((number for number in lost if not self.unaided[number]), lost[0])]
+            stuck = f"the job stands in {world.job.state}, and nothing that time, upkeep or a new worker does"
+            self._break("an end", f"{stuck} can end it", world)
 
 
-def _births(contract: Contract) -> list[Standing]:
-    """Jobs as they are made: with a budget of three executions, due now or later, with each wish of a type."""
+def _births(contract: Contract, runs: int) -> list[Standing]:
+    """Jobs as they are made: for one run and for more, due now or later, with each wish of a type."""
     budget = contract.budget
-    limit = min(max(budget.minimum, 3 - budget.extra), budget.maximum)
-    wishes = [None, *contract.choices("exhaust")]
-    return [born(contract, limit, wish, due=due) for wish in wishes for due in (True, False)]
+    limits = [min(max(budget.minimum, count - budget.extra), budget.maximum) for count in range(1, runs + 1)]
+    wishes = dict.fromkeys([None, *(path.choice for path in contract.paths if path.trigger == "exhaust")])
+    return [
+        born(contract, limit, wish, due=due)
+        for limit in dict.fromkeys(limits)
+        for wish in wishes
+        for due in (True, False)
+    ]
 
 
 def _moves(contract: Contract, world: World) -> Iterator[Move]:
@@ -219,6 +253,8 @@ def _moves(contract: Contract, world: World) -> Iterator[Move]:
 
 def _holders_actions(contract: Contract, proof: int) -> Iterator[Action]:
     for verb in HOLDERS_VERBS:
+        if verb == "start" and contract.path("start") is None:
+            continue  # says nothing, to nobody
         if verb == "fail":
             for verdict in _verdicts(contract):
                 yield Action(verb, proof, verdict=verdict)
@@ -232,14 +268,27 @@ def _verdicts(contract: Contract) -> list[str]:
     return list(dict.fromkeys(["retry", *(["fatal"] if contract.retryable.rule != "any" else []), *known]))
 
 
+def _slot(move: Move) -> int | None:
+    """Which worker this is, in the world's order; None for anybody else."""
+    return _NAMES.index(move.who[-1]) if move.who.startswith("worker") else None
+
+
+def _takes(outcome: Stepped) -> bool:
+    return outcome.trigger in ("claim", "reclaim")
+
+
+def _remembered(proof: int, current: int) -> int:
+    """A claim as it matters: the current one, one that is lost (whichever it was), or none."""
+    return proof if proof == current else min(proof, current - 1, 1)
+
+
 def _after(world: World, move: Move, outcome: Stepped) -> World:
-    proofs = list(world.proofs)
-    if outcome.trigger in ("claim", "reclaim") and move.who.startswith("worker"):
-        proofs[_NAMES.index(move.who[-1])] = outcome.after.claims
-    # Which worker is which does not matter, and of claims that are lost only that they are lost.
-    current = outcome.after.claims
-    known = sorted((proof if proof == current else min(proof, current - 1, 1) for proof in proofs), reverse=True)
-    return World(outcome.after, tuple(known))
+    job, proofs = outcome.after, list(world.proofs)
+    if (at := _slot(move)) is not None and _takes(outcome):
+        proofs[at] = job.claims
+    known = sorted((_remembered(proof, job.claims) for proof in proofs), reverse=True)
+    alike = job if job.counter == world.job.counter else replace(job, counter=world.job.counter)
+    return World(alike, tuple(known))
 
 
 def _is_unaided(world: World, move: Move) -> bool:
@@ -248,65 +297,3 @@ def _is_unaided(world: World, move: Move) -> bool:
     if move.who in ("time", "upkeep") or action.verb == "claim":
         return True
     return action.proof is not None and action.proof == world.job.claims and not world.job.expired
-
-
-def _faults(contract: Contract, before: Standing, move: Move, outcome: Stepped) -> Iterable[tuple[str, str]]:
-    """What this step breaks."""
-    after, action = outcome.after, move.action
-    triggers = [row.trigger for row in outcome.rows if row.hop]
-    if after.claims > before.claims and before.held and not before.expired:
-        yield "one lease", f"{move.who} claims the job while the lease of claim {before.claims} is alive"
-    if after.claims > before.claims and after.role not in HELD:
-        yield "one lease", f"{move.who} claims the job, and it stands in {after.state} without a lease"
-    if action.verb in HOLDERS_VERBS and not (before.held and action.proof == before.claims):
-        yield "no stale commit", f"{move.who} shows claim {action.proof}, and its {action.verb} is accepted"
-    if before.role == "done" and after != before:
-        yield "the end is one", f"the job was {before.state}, which is final, and becomes {after.state}"
-    if after.claims > contract.budget.executions(after.limit, after.raises):
-        yield "budget", f"the job is claimed {after.claims} times with a limit of {after.limit}"
-    if "retry" in triggers and not in_budget(contract, before):
-        yield "retries", "the job is tried again although its budget is spent"
-    if "exhaust" in triggers and in_budget(contract, before):
-        yield "retries", "the job is given up although its budget lasts"
-    fell = RANK.get(after.role, 0) < RANK.get(before.role, 0)
-    if triggers and fell and not EPOCH_ENDS & set(triggers):
-        yield "no way back", f"{', '.join(triggers)} takes the job from {before.state} back to {after.state}"
-    yield from _log_faults(before, outcome)
-    kept = {path.end.state for path in contract.paths if path.letter and path.end.role == "done"}
-    if after.role == "done" and before.role != "done" and after.letter != (after.state in kept):
-        what = (
-            "without its dead letter" if after.state in kept else "with a dead letter that its contract does not keep"
-        )
-        yield "letters", f"the job ends in {after.state} {what}"
-
-
-def _log_faults(before: Standing, outcome: Stepped) -> Iterable[tuple[str, str]]:
-    state = before.state
-    for row in outcome.rows:
-        if row.from_state != state or (not row.hop and row.to_state != state):
-            yield "one row a hop", f"the log says {row.from_state} → {row.to_state} while the job was {state}"
-        state = row.to_state
-    if state != outcome.after.state:
-        yield "one row a hop", f"the job becomes {outcome.after.state}, and its log ends in {state}"
-
-
-def _sentence(move: Move, world: World) -> str:
-    action, job = move.action, world.job
-    said = {
-        "claim": f"claims the job (claim {job.claims})",
-        "lapse": "passes: the lease runs out",
-        "ripen": "passes: the job is due",
-        "reap": "closes the lease that ran out",
-        "promote": "makes the job ready",
-        "settle": "ends what stood at its commit point",
-        "cancel": f"cancels it, {action.to}",
-        "dead_letter": "sets the job aside",
-        "transition": f"asks for {action.to}",
-        "effect": "records an effect that can be undone" if action.flag else "records an effect",
-        "fail": f"reports a failure ({action.verdict})",
-        "hand_back": "hands the job back",
-        "cancelled": "stops and says so",
-    }.get(action.verb, f"says {action.verb}")
-    lease = ", lease run out" if job.expired else ", held" if job.held and job.role in HELD else ""
-    asked = ", asked to stop" if job.cancelling and job.role != "done" else ""
-    return f"{move.who} {said}  [{job.state}{lease}{asked}]"

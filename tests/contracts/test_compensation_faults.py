@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidTransition, Refused, StaleLease
-from tenure.job import Job
+from tenure.job import Job, NewJob
 from tenure.outcome import Moved
 from tenure.postgres.statement import Atomic, Plan
 from tenure.postgres.store import Store
@@ -284,3 +284,22 @@ def test_a_lease_that_runs_out_between_the_note_and_the_end_undoes_both(db: Harn
         with pytest.raises(StaleLease):
             now(Store(Interrupted(session.connection, "compensated", runs_out)).compensated(job.held))
         assert everything(db, job.id) == before
+
+
+async def test_after_a_last_claim_was_handed_back_a_failure_names_the_effects_again(store: Store) -> None:
+    job = await worked(store, max_attempts=1)
+    handed = await store.hand_back(job.held)
+    assert isinstance(handed, Moved)
+    assert handed.compensate == ("ship", "charge")
+    assert (await store.fail(job.held, PERMANENT)).compensate == ("ship", "charge")
+
+
+async def test_an_operators_start_is_no_sign_of_life_of_a_lost_holder(store: Store, db: Harness) -> None:
+    await store.enqueue(NewJob("t", contract="reliability"))
+    (job,) = await store.claim("reliability", worker="w1")
+    await store.heartbeat(job.held)
+    db.sql("update tenure.job set last_heartbeat_at = now() - interval '1 minute' where id = %s", job.id)
+    await store.transition(job.id, "running", actor="ada")
+    with pytest.raises(StaleLease):
+        await store.succeed(job.held)
+    assert [type(one) for one in await store.reap("reliability")] == [Moved]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _Names = typer.Argument(None, metavar="[NAME]...", help=f"{NAMING} Default: all that come with Tenure.")
 _Workers = typer.Option(2, "--workers", min=2, max=3, help="How many workers.")
-_Depth = typer.Option(30, "--depth", min=1, max=200, help="How many steps a history has at most.")
+_Runs = typer.Option(3, "--runs", min=1, max=10, help="How often a job may be run at most, if its contract allows it.")
+_Depth = typer.Option(None, "--depth", min=1, max=500, help="How many steps a history has at most; default 10 a run.")
 _Database = typer.Option(None, "--database-url", help="Also what is registered there; default DATABASE_URL, else none.")
 _Json = typer.Option(False, "--json", help="The same, as JSON.")
 
@@ -26,20 +27,28 @@ _Json = typer.Option(False, "--json", help="The same, as JSON.")
 def verify(
     names: list[str] | None = _Names,
     workers: int = _Workers,
-    depth: int = _Depth,
+    runs: int = _Runs,
+    depth: int | None = _Depth,
     database_url: str | None = _Database,
     as_json: bool = _Json,
 ) -> None:
     """Explore every history of contracts and check what each must promise; exits 1 when a promise is broken."""
-    reports = []
-    for contract, faults in _wanted(names, database_url):
-        report, seconds = _explored(contract, workers, depth)
-        reports.append({**_said(report, seconds), "unsound": faults})
+    from tenure.explore import is_walkable
+
+    said: list[dict[str, Any]] = []
+    for contract, faults in list(_wanted(names, database_url)):  # a wrong name is refused before anything is explored
+        if is_walkable(contract):
+            report, seconds = _explored(contract, workers, runs, depth)
+            said.append({**_said(report, seconds), "unsound": faults})
+            lines = _told(report, faults, seconds)
+        else:
+            said.append({"contract": contract.name, "held": [], "broken": [], "unsound": faults})
+            lines = iter([f"{contract.name}: cannot be explored", *_unsound(faults)])
         if not as_json:
-            print("\n".join(_told(report, faults, seconds)))
-    broken = any(report["broken"] or report["unsound"] for report in reports)
+            print("\n".join(lines), flush=True)
+    broken = any(one["broken"] or one["unsound"] for one in said)
     if as_json:
-        print(json.dumps({"held": not broken, "contracts": reports}))
+        print(json.dumps({"held": not broken, "contracts": said}, ensure_ascii=False))
     if broken:
         raise typer.Exit(1)
 
@@ -59,18 +68,18 @@ def _wanted(names: list[str] | None, database_url: str | None) -> Iterator[tuple
             yield error.declared, error.faults
 
 
-def _explored(contract: Contract, workers: int, depth: int) -> tuple[Report, float]:
+def _explored(contract: Contract, workers: int, runs: int, depth: int | None) -> tuple[Report, float]:
     from tenure.explore import explore
 
     begun = time.perf_counter()
-    report = explore(contract, workers, depth, _progress(contract.name, depth) if sys.stderr.isatty() else None)
+    report = explore(contract, workers, depth, _progress(contract.name) if sys.stderr.isatty() else None, runs=runs)
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return report, time.perf_counter() - begun
 
 
-def _progress(name: str, depth: int) -> Callable[[int, int], None]:
-    def tell(at: int, worlds: int) -> None:
+def _progress(name: str) -> Callable[[int, int, int], None]:
+    def tell(at: int, depth: int, worlds: int) -> None:
         bar = "█" * (20 * at // depth)
         print(f"\r{name:<12} {bar:<20} {at}/{depth} steps, {worlds:,} worlds", end="", file=sys.stderr, flush=True)
 
@@ -78,16 +87,23 @@ def _progress(name: str, depth: int) -> Callable[[int, int], None]:
 
 
 def _told(report: Report, faults: list[str], seconds: float) -> Iterator[str]:
-    extent = "all of them" if report.complete else f"those within {report.depth} steps; there are more"
-    yield f"{report.contract}: {report.states:,} worlds with {report.workers} workers ({extent}), {seconds:.1f} s"
-    yield f"    {report.steps:,} steps tried, {report.refused:,} refused; {_many(report.histories)} histories"
-    for fault in faults:
-        yield f"    not sound: {fault}"
+    found = f"all {report.states:,} worlds" if report.complete else f"{report.states:,} worlds, of more,"
+    runs = "1 run" if report.runs == 1 else f"up to {report.runs} runs"
+    yield f"{report.contract}: {found} of a job with {runs} and {report.workers} workers, in {seconds:.1f} s"
+    tried = f"{report.steps:,} steps tried, {report.refused:,} refused"
+    yield f"    {tried}; {_many(report.histories)} histories of up to {report.depth} steps"
+    yield from _unsound(faults)
     if report.held:
         yield f"    held: {', '.join(report.held)}"
+    if report.unknown:
+        yield f"    not known: {', '.join(report.unknown)}, because there are more worlds. Next: a greater --depth"
     for story in report.broken:
         yield f"    BROKEN: {story.invariant}. The shortest story:"
         yield from (f"        {line}" for line in story.told())
+
+
+def _unsound(faults: list[str]) -> Iterator[str]:
+    return (f"    not sound: {fault}" for fault in faults)
 
 
 def _many(count: int) -> str:
@@ -97,7 +113,8 @@ def _many(count: int) -> str:
 def _said(report: Report, seconds: float) -> dict[str, Any]:
     stories = [{"invariant": story.invariant, "what": story.what, "story": story.told()} for story in report.broken]
     return {
-        "contract": report.contract, "workers": report.workers, "depth": report.depth, "complete": report.complete,
-        "states": report.states, "steps": report.steps, "refused": report.refused,
-        "histories": str(report.histories), "seconds": round(seconds, 2), "held": report.held, "broken": stories,
+        "contract": report.contract, "workers": report.workers, "runs": report.runs, "depth": report.depth,
+        "complete": report.complete, "states": report.states, "steps": report.steps, "refused": report.refused,
+        "histories": str(report.histories), "seconds": round(seconds, 2), "held": report.held,
+        "unknown": report.unknown, "broken": stories,
     }  # fmt: skip

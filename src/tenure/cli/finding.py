@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,18 +71,28 @@ def _meant(wanted: str, there: Sequence[Known]) -> Contract:
 
 def _from_module(module: str, name: str) -> Contract:
     from tenure.contract import Contract
-    from tenure.errors import BadInput
+    from tenure.errors import BadInput, TenureError
 
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except TenureError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's module can raise anything
         raise BadInput(
-            f"{module}:{name} cannot be had: {error}. Next: run this where {module} can be imported"
+            f"{module}:{name} cannot be had: {type(error).__name__}: {error}{_where(error)}. "
+            f"Next: run this where {module} can be imported"
         ) from None
     if not isinstance(found, Contract):
-        raise BadInput(f"{module}:{name} is a {type(found).__name__}, not a tenure Contract")
+        raise BadInput(f"{module}:{name} is of the type {type(found).__name__}, not a tenure Contract")
     return found
+
+
+def _where(error: BaseException) -> str:
+    """The line that raised it, where that is not the import itself."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    inside = last.filename != __file__ and not last.filename.startswith("<frozen")
+    return f" ({Path(last.filename).name}, line {last.lineno})" if inside else ""
 
 
 def _named(wanted: str, there: Sequence[Known]) -> Contract:

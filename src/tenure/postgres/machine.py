@@ -14,7 +14,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "claim": ("claim", "reclaim"),
     "start": ("start",),
     "succeed": ("succeed",),
-    "fail": ("retry", "exhaust", "fatal", "dead_letter", "cancel"),
+    "fail": ("retry", "exhaust", "fatal", "dead_letter", "cancel", "expire_at_cap"),
     "compensated": ("exhaust", "fatal", "dead_letter", "cancel", "expire_at_cap"),
     "compensation_failed": ("compensation_failed",),
     "expire": ("expire", "expire_at_cap", "cancel", "compensation_failed"),

@@ -135,7 +135,8 @@ moved as (
         due_at = coalesce(told.t + told.wait_ms * interval '1 millisecond', job.due_at),
         last_error = coalesce(tenure.failure(told.error, told.ts, job.counter + told.bump, job.max_attempts, told.to_role,
                                              told.t, told.wait_ms), job.last_error),
-        last_heartbeat_at = case when told.aim = 'start' then told.ts else job.last_heartbeat_at end,
+        -- The holder's start is its first beat; an operator's is no sign of the holder's life.
+        last_heartbeat_at = case when told.aim = 'start' and :fenced::boolean then told.ts else job.last_heartbeat_at end,
         lease_token = case when told.to_role in ('leased', 'active') then job.lease_token end,
         lease_owner = case when told.to_role in ('leased', 'active') then job.lease_owner end,
         lease_expires_at = case when told.to_role in ('leased', 'active') then job.lease_expires_at end
