@@ -242,6 +242,24 @@ RECORDS: Mapping[str, tuple[Break, list[str]]] = {
         lambda: instead(RELIABILITY, "expire_at_cap", "assigned|running > dead_lettered", letter="bad_luck"),
         ["dead letter reason 'bad_luck' is not one of the declared reasons"],
     ),
+    "a letter of a job that goes on": (
+        lambda: instead(STANDARD, "retry", "running > queued", due="backoff", letter="exhausted"),
+        ["path retry: writes a dead letter of a job that goes on in queued"],
+    ),
+    "an error class that leads to no answer": (
+        lambda: replace(STANDARD, retryable=Retryable("class", {"Odd": Verdict("succeed")})),
+        ["retryable: class Odd leads to succeed, which is no answer to an error"],
+    ),
+    "a compensation that the log would not tell of": (
+        lambda: replace(RELIABILITY, facts=("heartbeat", "renewed"), events=tuple(
+            event for event in RELIABILITY.events if not {"compensating", "compensated"} & set(event.on)
+        )),
+        ["compensations are made, but facts does not name compensating: the log would not tell when one began"],
+    ),
+    "a promotion of a job that does not wait": (
+        lambda: adding(DISPATCHER, "promote", "Running > Queued"),
+        ["path promote: leaves Running, where nobody waits for a time"],
+    ),
     "an event with a key for an unknown field": (
         lambda: described(PHASE27, lambda d: d["events"][1]["keys"].update(mood="happiness")),
         ["event task.completed: key mood names the unknown field happiness"],

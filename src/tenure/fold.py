@@ -31,11 +31,14 @@ def fold(contract: Contract, limit: int, rows: Sequence[Row]) -> Standing | Faul
         if not row.hop:
             if row.trigger not in contract.facts:
                 return Fault(at + 1, f"{row.trigger} is no fact that {contract.name} logs")
-            if (row.from_state, row.to_state, row.claims) != (job.state, job.state, job.claims):
+            if (row.from_state, row.to_state) != (job.state, job.state):
                 return Fault(at + 1, f"{row.trigger} tells of {row.from_state}, and the job was {job.state}")
+            told = Row(row.trigger, job.state, job.state, job.claims, job.counter, hop=False)
+            if row != told:
+                return Fault(at + 1, _difference(row, told))
             at += 1
             continue
-        outcome = _pulled(contract, job, row)
+        outcome = _pulled(contract, replace(job, wish=_wish(contract, job, rows[at:])), row)
         if outcome is None:
             return Fault(at + 1, f"{contract.name} has no {row.trigger} from {job.state} to {row.to_state} there")
         for told in outcome.rows:
@@ -48,10 +51,19 @@ def fold(contract: Contract, limit: int, rows: Sequence[Row]) -> Standing | Faul
     return job
 
 
+def _wish(contract: Contract, job: Standing, rows: Sequence[Row]) -> str | None:
+    """The end that the job's type must have chosen for a spent budget, if this is where its log goes next."""
+    for path in contract.paths:
+        ahead = [(row.trigger, row.to_state) for row in rows[: len(path.hops)]]
+        if path.choice and job.state in path.sources and ahead == [(path.trigger, hop.state) for hop in path.hops]:
+            return path.choice
+    return None
+
+
 def _pulled(contract: Contract, job: Standing, row: Row) -> Stepped | None:
     """What this row's trigger does to the job, with whatever must have been true for somebody to pull it."""
     trigger = row.trigger
-    ready = replace(job, due=True, expired=False, wish=row.to_state if trigger == "exhaust" else None)
+    ready = replace(job, due=True, expired=False)
     if trigger in _AFTER_EXPIRY:
         ready = replace(ready, expired=True)
     if trigger in ("claim", "reclaim"):

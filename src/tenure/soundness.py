@@ -145,6 +145,8 @@ def _ends(contract: Contract) -> Iterable[str]:
 
 
 def _compensations(contract: Contract) -> Iterable[str]:
+    if contract.compensates and "compensating" not in contract.facts:
+        yield "compensations are made, but facts does not name compensating: the log would not tell when one began"
     for state in [*_states_in(contract, "leased"), *_states_in(contract, "active")] if contract.compensates else []:
         if contract.path("compensation_failed", state) is None:
             yield f"state {state}: a compensation can be lost there, but no compensation_failed path leads on"
@@ -157,6 +159,9 @@ def _ways_back(contract: Contract) -> Iterable[str]:
         if path.end.role != "waiting" or contract.path("promote", path.end.state) is None:
             yield f"path {path.trigger}: ends in {path.end.state}, from where the job can never be claimed again"
     for path in _paths_of(contract, "promote"):
+        for source in path.sources:
+            if "waiting" not in contract.states.get(source, ("waiting",)):
+                yield f"path promote: leaves {source}, where nobody waits for a time"
         if path.end.role != "ready":
             yield f"path promote: ends in {path.end.state}, which is not ready"
     for path in contract.paths:
@@ -201,6 +206,9 @@ def _letters(contract: Contract) -> Iterable[str]:
             if path.letter:
                 yield f"path {path.trigger}: writes a dead letter, but the contract keeps none"
         return
+    for path in contract.paths:
+        if path.letter and path.hops and path.end.role != "done" and letters.mode == "record":
+            yield f"path {path.trigger}: writes a dead letter of a job that goes on in {path.end.state}"
     for reason in sorted(reason for reason in written if letters.reasons and reason not in letters.reasons):
         yield f"dead letter reason {reason!r} is not one of the declared reasons"
     kept = {path.end.state for path in contract.paths if path.letter and path.hops}
@@ -278,6 +286,9 @@ def _verdicts(contract: Contract) -> Iterable[str]:
     possible = rules[contract.retryable.rule]
     given = contract.retryable.classes
     named = {verdict.trigger: f"class {name}" for name, verdict in given.items()}
+    for name, verdict in given.items():
+        if verdict.trigger not in ("retry", "fatal", "dead_letter"):
+            yield f"retryable: class {name} leads to {verdict.trigger}, which is no answer to an error"
     for trigger in dict.fromkeys([*possible, *named]):
         for state in _states_in(contract, "active"):
             if contract.path(trigger, state) is None:

@@ -115,6 +115,8 @@ def step(contract: Contract, job: Standing, action: Action) -> Outcome:
     verb = action.verb
     if verb in ("lapse", "ripen"):
         return Stepped(_time(job, verb))
+    if verb == "start" and contract.path("start") is None:
+        return Stepped(job)  # a step that the contract does not have: nothing is asked, so nothing is refused
     if job.role == "done":
         return _finished(job, action)
     if verb in HOLDERS_VERBS and _is_stale(contract, job, action.proof):
@@ -126,8 +128,8 @@ def step(contract: Contract, job: Standing, action: Action) -> Outcome:
 
 def settle(contract: Contract, outcome: Outcome) -> Outcome:
     """Go on where a step ended at a commit point, as the engine does unless it is stopped in between."""
-    if not isinstance(outcome, Stepped) or outcome.after.role != "settling":
-        return outcome
+    if not isinstance(outcome, Stepped) or outcome.after.role != "settling" or not outcome.rows:
+        return outcome  # a step that moved nothing is nobody's to go on with: upkeep settles what stands there
     ended = step(contract, outcome.after, Action("settle"))
     if not isinstance(ended, Stepped):
         return outcome
@@ -157,8 +159,8 @@ def _claim(contract: Contract, job: Standing, action: Action) -> Outcome:
     closed: tuple[Row, ...] = ()
     if contract.lease.closed_by_claim and isinstance(reaped := _reap(contract, job, action), Stepped):
         job, closed = reaped.after, reaped.rows
-        if job.role == "done":
-            return Stepped(job, closed)
+        if closed and not (job.role == "ready" and job.due):
+            return Stepped(job, closed)  # closed, and led to where nobody can claim it yet, or ever
     trigger = "claim" if job.role == "ready" else "reclaim"
     path = contract.path(trigger, job.state)
     if path is None:

@@ -40,6 +40,12 @@ def aged(db: Harness, job_id: int, seconds: int) -> None:
     with db.connection.transaction():
         db.sql("set local session_replication_role = replica")
         db.sql("update tenure.event set ts = ts - %s * interval '1 second' where job_id = %s", seconds, job_id)
+        for table in ("job", "job_done"):
+            db.sql(
+                f"update tenure.{table} set updated_at = updated_at - %s * interval '1 second' where id = %s",
+                seconds,
+                job_id,
+            )
 
 
 def verbose(db: Harness, job_id: int) -> list[dict[str, Any] | None]:

@@ -152,10 +152,17 @@ async def test_effects_of_a_range_go_with_it_page_by_page(
 ) -> None:
     monkeypatch.setattr(history, "_PAGE", 2)
     job_id = await leaving(store, db)
-    db.sql("insert into tenure.effect (job_id, node, claims, at) select %s, n, 1, now() from generate_series(1, 6) n",
-           job_id)  # fmt: skip
+    db.sql(
+        "insert into tenure.effect (job_id, node, claims, at)"
+        " select id, n, 1, started_at from tenure.job_done, generate_series(1, 6) n where id = %s",
+        job_id,
+    )
     other = await ended(store, queue="other")
-    db.sql("insert into tenure.effect (job_id, node, claims, at) values (%s, 'charge', 1, now())", other)
+    db.sql(
+        "insert into tenure.effect (job_id, node, claims, at)"
+        " select id, 'charge', 1, started_at from tenure.job_done where id = %s",
+        other,
+    )
     assert await retired(store) == 1
     await gone(store, db, job_id)
     assert await store.effects(other) == {"charge": None}

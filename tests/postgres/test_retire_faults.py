@@ -80,7 +80,11 @@ async def crash(db: Harness, dsn: str, step: int) -> None:
 async def test_after_a_crash_the_next_call_goes_on(store: Store, db: Harness, dsn: str, step: str) -> None:
     number, left = STEPS[step]
     job_id = await leaving(store, db)
-    db.sql("insert into tenure.effect (job_id, node, claims, at) values (%s, 'charge', 1, now())", job_id)
+    db.sql(
+        "insert into tenure.effect (job_id, node, claims, at)"
+        " select id, 'charge', 1, started_at from tenure.job_done where id = %s",
+        job_id,
+    )
     await crash(db, dsn, number)
     assert (len(tables(db)), detaching(db)) == (left, [])
     assert begun(db) == taken(db) == ([0] if number > 1 else [])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 from tenure.cli.database import database, with_store
 from tenure.cli.given import number
-from tenure.cli.shown import as_json, table
+from tenure.cli.shown import as_json, ids_as_text, table
 from tenure.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from tenure.proof.cases import Played
     from tenure.proof.replay import Replayed
 
-_SPAN = re.compile(r"(\d+)\s*(s|m|h|d)\Z")
+T = TypeVar("T")
+
+_SPAN = re.compile(r"([0-9]{1,12})\s*(s|m|h|d)\Z")
+_LONGEST = 36_500 * 86_400
 _Since = typer.Option(None, "--since", help="Only jobs that changed since: a time (ISO 8601), or 30s, 5m, 2h, 7d ago.")
 _Database = typer.Option(None, "--database-url", help="Which database; default DATABASE_URL, else the embedded one.")
 _Json = typer.Option(False, "--json", help="The same, as JSON.")
@@ -47,7 +51,7 @@ def verify(since: str | None = _Since, database_url: str | None = _Database, in_
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     if in_json:
-        found = [violation._asdict() for violation in report.violations]
+        found = [ids_as_text(violation._asdict(), "job_id") for violation in report.violations]
         read = {"jobs": report.jobs, "live": report.live, "events": report.events, "letters": report.letters}
         rest = {"ranges": report.ranges, "seconds": round(report.seconds, 3), "more": report.more}
         print(as_json({"sound": not found, **read, **rest, "violations": found}))
@@ -76,10 +80,13 @@ def _progress(report: Audited) -> None:
     print(f"\r{report.jobs:,} jobs, {len(report.violations)} violations", end="", file=sys.stderr, flush=True)
 
 
-def _moment(text: str) -> datetime:
+def _moment(text: str) -> datetime | timedelta:
+    """A time as it was typed, or how long ago: then it is the database's clock that counts."""
     if found := _SPAN.match(text.strip()):
-        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
-        return datetime.now(UTC) - timedelta(**{unit: int(found[1])})
+        seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
+        if seconds > _LONGEST:
+            raise BadInput(f"--since is at most {_LONGEST // 86_400} days ago, not {text!r}")
+        return timedelta(seconds=seconds)
     try:
         given = datetime.fromisoformat(text)
     except ValueError:
@@ -109,7 +116,10 @@ def replay(
     whole = not wanted or set(wanted) == set(CASES)
     if in_json:
         said = [
-            {"case": one.case, "passed": one.passed, "why": one.why, "job_id": str(one.job_id), "records": one.records}
+            ids_as_text(
+                {"case": one.case, "passed": one.passed, "why": one.why, "job_id": one.job_id, "records": one.records},
+                "job_id",
+            )
             for one in played
         ]
         print(as_json({"passed": passed, "cases": said}))
@@ -153,16 +163,17 @@ def _replay_job(job_id: int, database_url: str | None, in_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _quickly(database_url: str | None, call: Any) -> Any:
-    """Call with a store whose waits are milliseconds, under every contract."""
+def _quickly(database_url: str | None, call: Callable[[Store], Awaitable[T]]) -> T:
+    """Call with a store whose waits are milliseconds, under every contract that is registered."""
     import asyncio
 
-    from tenure.contracts import BUILT_IN
     from tenure.postgres.store import Store
     from tenure.proof.cases import QUICK
 
-    async def run(dsn: str) -> Any:
-        async with Store.open(dsn, numbers=dict.fromkeys(BUILT_IN, QUICK), connections=1) as store:
+    async def run(dsn: str) -> T:
+        async with Store.open(dsn, connections=1) as store:
+            numbers = dict.fromkeys(await store.contracts(), QUICK)
+        async with Store.open(dsn, numbers=numbers, connections=1) as store:
             return await call(store)
 
     with database(database_url) as dsn:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenure.errors import Refused, TenureError
+from tenure.errors import NotDue, Refused
 from tenure.job import Failure, Job, NewJob
 from tenure.postgres.store import Store
 
@@ -50,24 +50,23 @@ async def play(store: Store, names: Sequence[str] = ()) -> list[Played]:
 async def _played(store: Store, name: str) -> Played:
     about, case = CASES[name]
     played = Played(name, about)
-    made = await store.enqueue(
-        NewJob(f"replay.{name}", {"case": name}, contract=CONTRACT, queue=PLACE, tenant_id=PLACE)
-    )
-    played.job_id = made.job_id
+    job = NewJob(f"replay.{name}", {"case": name}, contract=CONTRACT, queue=PLACE, tenant_id=PLACE)
     try:
-        await case(store, made.job_id)
+        played.job_id = (await store.enqueue(job)).job_id
+        await case(store, played.job_id)
     except Broken as broken:
         played.why = str(broken)
-    except TenureError as error:
+    except Exception as error:  # whatever stops a case, it did not pass, and the others are still to be run
         played.why = f"{type(error).__name__}: {error}"
-    (job,) = await store.jobs([made.job_id])
-    played.records = [
-        {
-            "trace_id": job.trace_id, "job_id": str(job.id), "retry_count": event.counter,
-            "status_transition": f"{event.from_state}->{event.to_state}",
-        }
-        for event in await store.events(made.job_id) if event.hop
-    ]  # fmt: skip
+    if played.job_id is not None:
+        (made,) = await store.jobs([played.job_id])
+        played.records = [
+            {
+                "trace_id": made.trace_id, "job_id": str(made.id), "retry_count": event.counter,
+                "status_transition": f"{event.from_state}->{event.to_state}",
+            }
+            for event in await store.events(made.id) if event.hop
+        ]  # fmt: skip
     return played
 
 
@@ -145,6 +144,8 @@ async def _taken(store: Store, job_id: int) -> Job:
         if isinstance(job, Job):
             await store.start(job.held)
             return job
+        if not isinstance(job, NotDue):
+            raise Broken(f"the job cannot be taken: {job}")
         await asyncio.sleep(0.02)
     raise Broken("the job was not due within four seconds")
 

@@ -1,19 +1,55 @@
--- The next jobs by id, live or finished, with what their logs and letters must agree with.
-select id, contract, version, state, role, claims, raises, counter, max_attempts, seq, updated_at,
-       lease_token is not null and lease_expires_at is not null and lease_owner is not null as leased,
-       due_at is not null as has_due, role = 'done' as done, origin_letter, claim_known, live
+-- The next jobs by id, live or finished, with what their logs must agree with, and what is doubtful about each row alone.
+--
+-- A page ends after so many jobs, or where their logs have so many rows: one with long logs takes no more memory. A job
+-- that is live and finished at once is there twice, on one page.
+select id, contract, version, state, role, claims, raises, counter, max_attempts, seq, updated_at, live, doubts
 from (
-    (select job.*, true as live,
-            role not in ('leased', 'active') or exists (select from tenure.claim where claim.key = job.lease_token)
-                as claim_known
-     from tenure.job
-     where job.id > :after::bigint and (:since::timestamptz is null or job.updated_at >= :since::timestamptz)
-     order by job.id limit :limit::bigint)
-    union all
-    (select job_done.*, false, true
-     from tenure.job_done
-     where job_done.id > :after::bigint and (:since::timestamptz is null or job_done.updated_at >= :since::timestamptz)
-     order by job_done.id limit :limit::bigint)
-) as page
+    select page.*, sum(seq) over (order by id) - sum(seq) over (partition by id) as before
+    from (
+        (select id, contract, version, state, role, claims, raises, counter, max_attempts, seq, updated_at, true as live,
+                concat_ws(
+                    ' ',
+                    case when role in ('leased', 'active') then
+                        case when num_nulls(lease_token, lease_owner, lease_expires_at) > 0 then 'unleased'
+                             when not exists (select from tenure.claim where claim.key = lease_token) then 'claim'
+                             when lease_owner is distinct from (
+                                 select actor from tenure.event
+                                 where event.job_id = job.id and event.trigger in ('claim', 'reclaim')
+                                 order by event.seq desc limit 1) then 'holder'
+                        end
+                         when num_nonnulls(lease_token, lease_owner, lease_expires_at) > 0 then 'leased'
+                         when role = 'waiting' and due_at is null then 'undated'
+                    end,
+                    case when idempotency_key is not null and not exists (
+                        select from tenure.key
+                        where key.tenant_id = job.tenant_id and key.key = job.idempotency_key and key.job_id = job.id)
+                        then 'key' end,
+                    case when origin_letter is not null and not exists (
+                        select from tenure.dead_letter as letter
+                        where letter.id = job.origin_letter and letter.requeued_as = job.id) then 'origin' end,
+                    case when not exists (select from tenure.range where job.id >= low and job.id < high) then 'range' end
+                ) as doubts
+         from tenure.job
+         where job.id > :after::bigint and (:since::timestamptz is null or job.updated_at >= :since::timestamptz)
+         order by job.id limit :limit::bigint)
+        union all
+        (select id, contract, version, state, role, claims, raises, counter, max_attempts, seq, updated_at, false,
+                concat_ws(
+                    ' ',
+                    case when idempotency_key is not null and not exists (
+                        select from tenure.key
+                        where key.tenant_id = job_done.tenant_id and key.key = job_done.idempotency_key
+                          and key.job_id = job_done.id) then 'key' end,
+                    case when origin_letter is not null and not exists (
+                        select from tenure.dead_letter as letter
+                        where letter.id = job_done.origin_letter and letter.requeued_as = job_done.id) then 'origin' end)
+         from tenure.job_done
+         where job_done.id > :after::bigint
+           and (:since::timestamptz is null or job_done.updated_at >= :since::timestamptz)
+         order by job_done.id limit :limit::bigint)
+        order by id
+        fetch first (:limit::bigint) rows with ties
+    ) as page
+) as counted
+where before < :rows::bigint
 order by id
-limit :limit::bigint

@@ -1,6 +1,9 @@
--- The id ranges, and whether what stands for each is there.
-select low, high, leaving is not null as leaving, to_regclass(format('tenure.event_%s', low / 1048576)) is not null as has_events,
-       to_regclass(format('tenure.job_done_%s', low / 1048576)) is not null as has_jobs,
+-- The id ranges, whether each has its tables, in their places, and where the ids end.
+select low, high, leaving is not null as leaving,
+       exists (select from pg_inherits where inhparent = 'tenure.event'::regclass
+                                         and inhrelid = to_regclass(format('tenure.event_%s', low / 1048576))) as has_events,
+       exists (select from pg_inherits where inhparent = 'tenure.job_done'::regclass
+                                         and inhrelid = to_regclass(format('tenure.job_done_%s', low / 1048576))) as has_jobs,
        (select max_value from pg_sequences where schemaname = 'tenure' and sequencename = 'job_id_seq') as last_id
 from tenure.range
 order by low
