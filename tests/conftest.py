@@ -21,7 +21,8 @@ from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-_TEMPLATE = "tenure_template"
+# Runs that share a server each name a template of their own: a mutated migration must not be another run's schema.
+_TEMPLATE = os.environ.get("TENURE_TEST_TEMPLATE", "tenure_template")
 
 # Tests kill processes, not machines: what PostgreSQL was told is safe in the operating system's memory.
 _SETTINGS = {"fsync": "off", "max_connections": "300", "shared_buffers": "256MB", "max_wal_size": "4GB"}

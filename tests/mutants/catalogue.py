@@ -1,0 +1,10 @@
+"""Every mutant, by where its bug is planted."""
+
+from __future__ import annotations
+
+from tests.mutants import in_contracts, in_model, in_move, in_python, in_queries
+from tests.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    mutant for part in (in_move, in_queries, in_contracts, in_python, in_model) for mutant in part.MUTANTS
+)

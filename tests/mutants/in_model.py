@@ -1,0 +1,88 @@
+"""Bugs in the model of a contract: `step.py`, `fold.py`, `explore.py`."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "model-without-a-fence",
+        "In the model any holder of any claim is heard",
+        "step.py",
+        "return not job.held or proof != job.claims or forfeited",
+        "return not job.held or forfeited",
+        ("test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",),
+    ),
+    Mutant(
+        "model-takes-live-leases",
+        "In the model a lease is taken before it ran out",
+        "step.py",
+        'if trigger == "reclaim" and (not job.expired or not in_budget(contract, job) or job.cancelling):',
+        'if trigger == "reclaim" and (not in_budget(contract, job) or job.cancelling):',
+        ("test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",),
+    ),
+    Mutant(
+        "model-retries-for-ever",
+        "In the model a failure is tried again after the budget is spent",
+        "step.py",
+        'elif trigger == "retry" and not in_budget(contract, job):',
+        "elif False:",
+        ("test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",),
+    ),
+    Mutant(
+        "fold-takes-any-row",
+        "A log row that says other numbers than the step folds all the same",
+        "fold.py",
+        "if rows[at] != told:",
+        "if rows[at].to_state != told.to_state:",
+        ("test_fold.py::test_a_log_with_one_wrong_word_or_number_is_found_at_that_row",),
+    ),
+    Mutant(
+        "fold-ends-anywhere",
+        "A log that ends inside a path folds",
+        "fold.py",
+        'return Fault(at, f"the log ends inside the path of {told.trigger}: {told.to_state} is missing")',
+        "break",
+        ("test_fold.py::test_a_log_that_ends_inside_a_path_is_named",),
+    ),
+    Mutant(
+        "explorer-without-late-holders",
+        "The explorer lets nobody speak who has lost the job",
+        "explore.py",
+        "if proof and proof not in world.proofs[:n]:",
+        "if proof == world.job.claims and proof not in world.proofs[:n]:",
+        ("test_explore.py::test_a_late_worker_keeps_its_name_and_its_claim_in_a_story",),
+    ),
+    Mutant(
+        "explorer-waits-for-an-operator",
+        "The explorer counts on somebody to come and end a job that is stuck",
+        "explore.py",
+        'if move.who in ("time", "upkeep") or',
+        'if move.who in ("time", "upkeep", "operator") or',
+        ("test_explore.py::test_a_broken_contract_gives_the_shortest_counterexample",),
+    ),
+    Mutant(
+        "model-forgets-a-hop",
+        "In the model a lost soft-cancelled job is queued again",
+        "step.py",
+        '    if job.cancelling:\n        return "cancel"\n    return "expire" if in_budget',
+        '    return "expire" if in_budget',
+        ("proof/test_random_calls.py::test_postgresql_does_what_the_model_does[standard-size0]",),
+    ),
+    Mutant(
+        "fact-of-another-count",
+        "A fact's counter is not compared with the job's",
+        "fold.py",
+        "if row != told:",
+        "if row.claims != told.claims:",
+        ("proof/test_audit.py::test_what_was_broken_is_named_and_nothing_else[a fact of another count]",),
+    ),
+    Mutant(
+        "audit-trusts-the-row",
+        "The audit does not compare the row with its log",
+        "proof/audit.py",
+        "        if row != log:\n",
+        "        if False:\n",
+        ("proof/test_audit.py::test_what_was_broken_is_named_and_nothing_else[the claims]",),
+    ),
+)
