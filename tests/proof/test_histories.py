@@ -19,7 +19,7 @@ from tests.proof.stage import Stage
 
 #: How many histories at least, and at most.
 SLICE = (60, 120)
-WHOLE = pytest.param((500, 5_000), marks=[pytest.mark.prove, pytest.mark.timeout(1800)])
+WHOLE = pytest.param((500, 12_000), marks=[pytest.mark.prove, pytest.mark.timeout(1800)])
 
 
 @pytest.mark.parametrize("size", [SLICE, WHOLE])
