@@ -24,6 +24,7 @@
     ├── EmbeddedError                   the embedded PostgreSQL could not be found, made or started
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
     │   └── StartFailed                 with the end of the server's log (defined in tenure.embedded)
+    ├── JobFailed                       the job whose result was waited for did not end well
     └── TaskError                       raised by handlers to say what kind of failure it was
         ├── TransientError              try again
         ├── PermanentError              do not
@@ -35,7 +36,7 @@ Each class has a `code` for machines; a message says what happened and what to d
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class TenureError(Exception):
@@ -221,6 +222,19 @@ class EmbeddedError(TenureError):
     code = "E-EMBEDDED"
 
 
+class JobFailed(TenureError):
+    """The job whose result was waited for ended, and not well."""
+
+    code = "E-JOB-FAILED"
+
+    def __init__(self, job_id: int, state: str, error: Any) -> None:
+        told = f": {error.get('type')}: {error.get('message')}" if isinstance(error, dict) else ""
+        super().__init__(f"job {job_id} ended {state}{told}. Next: tenure jobs show {job_id}")
+        self.job_id = job_id
+        self.state = state
+        self.error = error
+
+
 class TaskError(TenureError):
     """What a handler raises to say what kind of failure it was."""
 
@@ -243,3 +257,8 @@ class ValidationError(TaskError):
     """The job's input is wrong: end the job now."""
 
     code = "E-VALIDATION"
+
+    def __init__(self, *words: object, reason: str = "validation_failed") -> None:
+        super().__init__(*words)
+        #: `parse_error` where the payload is no object of arguments at all, else `validation_failed`.
+        self.reason = reason

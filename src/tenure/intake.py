@@ -6,7 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -89,6 +89,16 @@ def whole(kind: str, value: Any, low: int, high: int) -> int:
     if not low <= value <= high:
         raise BadInput(f"{kind} is {value}; it must be within {low}..{high}")
     return value
+
+
+def milliseconds(kind: str, value: timedelta | float | None) -> int | None:
+    """A span of time, given as such or in seconds."""
+    if value is None:
+        return None
+    seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and abs(seconds) <= MAX_DELAY_MS:
+        return round(seconds * 1_000)
+    raise BadInput(f"{kind} must be a timedelta or a number of seconds, not {value!r}")
 
 
 def token(value: Any) -> UUID:

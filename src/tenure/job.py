@@ -11,6 +11,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from tenure.errors import PermanentError, TransientError, ValidationError
+
+#: What a handler raises to say whether to try again.
+_KINDS: Final = (ValidationError, PermanentError, TransientError)
+
 
 class Job(NamedTuple):
     """A job as its row was when it was read; JSON is decoded when it is asked for."""
@@ -134,13 +139,21 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that an exception is; its class's name is the type, its `code` attribute, if any, the code."""
-        code = getattr(error, "code", None)
+        """The failure that an exception is, with what its kind says of trying again.
+
+        Its class's name is the type, its `code` attribute, if any, the code. Of an application's own kind of
+        PermanentError and the like, the type is ours, by which contracts judge, and its own name the code.
+        """
+        own, code = type(error).__name__, getattr(error, "code", None)
+        kind = next((kind for kind in _KINDS if isinstance(error, kind)), None)
+        if kind is not None and code == kind.code and own != kind.__name__:
+            code = own
         return cls(
-            str(error) or type(error).__name__,
-            type=type(error).__name__,
+            str(error) or own,
+            type=own if kind is None else kind.__name__,
             code=code if isinstance(code, str) else None,
             stack="".join(traceback.format_exception(error)),
+            retryable=None if kind is None else kind is TransientError,
         )
 
     def facts(self) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from tenure import intake
+from tenure.coalesce import Coalescer
 from tenure.contract import HELD
 from tenure.errors import BadInput, JobNotFound, Refused
 from tenure.job import Failure, Held, Job, NewJob
@@ -69,6 +70,8 @@ class Decision:
     status: str
     failed_at: datetime
     delay_ms: int | None
+    #: Not failed yet: these nodes' effects are to be undone first, in this order, under the lease that is kept.
+    compensate: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +105,21 @@ class AsyncTaskQueue:
             source = lend(source)
         self.contract = contract
         self._source = source
+        self._lent = False
         self._numbers = numbers
         self._max_bytes = max_bytes
         self._connections = connections
         self._store: Store | None = None
         self._closed = False
         self._connecting = asyncio.Lock()
+        self._failures: Coalescer[tuple[Held, Failure], Moved] = Coalescer(self._fail_all)
+
+    @classmethod
+    def _over(cls, store: Store, contract: str) -> Self:
+        """A queue on a store that is open already, and stays open when the queue is closed."""
+        queue = cls("", contract)
+        queue._store, queue._lent = store, True
+        return queue
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,9 +131,9 @@ class AsyncTaskQueue:
         """Close the queue's own connections; a pool that was given stays open."""
         async with self._connecting:  # a first use that is under way is waited for, so that nothing stays behind
             self._closed = True
-            if self._store is not None:
+            if self._store is not None and not self._lent:
                 await self._store.close()
-                self._store = None
+            self._store = None
 
     async def enqueue(
         self,
@@ -141,7 +153,7 @@ class AsyncTaskQueue:
         """Make a task, PENDING, due at its eta; its id. With a key, at most once."""
         job = NewJob(
             type, {} if payload is None else payload, contract=self.contract, queue=queue, priority=priority,
-            run_at=eta, delay_ms=_milliseconds("delay", delay), max_attempts=max_retries, key=key,
+            run_at=eta, delay_ms=intake.milliseconds("delay", delay), max_attempts=max_retries, key=key,
             tenant_id=tenant_id, trace_id=trace_id, correlation_id=correlation_id,
         )  # fmt: skip
         return (await (await self._opened()).enqueue(job)).job_id
@@ -171,7 +183,12 @@ class AsyncTaskQueue:
         store = await self._opened()
         name = f"{socket.gethostname()}:{os.getpid()}" if worker is None else worker
         jobs = await store.claim(
-            self.contract, queues, worker=name, limit=limit, claim_key=claim_key, lease_ms=_milliseconds("lease", lease)
+            self.contract,
+            queues,
+            worker=name,
+            limit=limit,
+            claim_key=claim_key,
+            lease_ms=intake.milliseconds("lease", lease),
         )
         # Some contracts tell a claim from the beginning of work: whoever dequeues begins at once.
         claimed = [n for n, job in enumerate(jobs) if job.role == "leased"]
@@ -197,7 +214,7 @@ class AsyncTaskQueue:
             raise BadInput(f"retry says whether the error may pass, True or False, not {retry!r}")
         if retry is not None:
             failure = replace(failure, retryable=retry)
-        moved = await (await self._opened()).fail(held, failure)
+        moved = await self._failures.ask((held, failure))
         return Decision(
             task_id=moved.job_id,
             will_retry=moved.will_retry,
@@ -206,7 +223,13 @@ class AsyncTaskQueue:
             status=moved.state,
             failed_at=moved.at,
             delay_ms=moved.delay_ms if moved.will_retry else None,
+            compensate=moved.compensate,
         )
+
+    async def _fail_all(self, failed: Sequence[tuple[Held, Failure]]) -> Sequence[Moved | Refused]:
+        """Report what failed at the same time, together."""
+        store = await self._opened()
+        return await store.fail_many([held for held, _ in failed], [failure for _, failure in failed])
 
     async def heartbeat(self, task: Task | Held) -> Noted:
         """Say that the work goes on; renews the lease when half of it is gone, and says whether to stop."""
@@ -307,13 +330,3 @@ def _failure(error: BaseException | Failure | str) -> Failure:
     if not isinstance(error, Failure):
         raise BadInput(f"give the exception that was raised, a Failure or a message, not {error!r}")
     return error
-
-
-def _milliseconds(kind: str, value: timedelta | float | None) -> int | None:
-    """A span of time, given as such or in seconds."""
-    if value is None:
-        return None
-    seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and abs(seconds) <= intake.MAX_DELAY_MS:
-        return round(seconds * 1_000)
-    raise BadInput(f"{kind} must be a timedelta or a number of seconds, not {value!r}")

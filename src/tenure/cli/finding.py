@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenure.cli.importing import IN_MODULE, imported
+
 if TYPE_CHECKING:
     from tenure.contract import Contract
 
 _NAMED = re.compile(r"([a-z][a-z0-9_]*)(?:@(.+))?\Z")
-_IN_MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)\Z")
 
 NAMING = "NAME, NAME@VERSION, a file made by `show --json`, or module:NAME for your own."
 
@@ -64,35 +62,19 @@ def contracts(wanted: Sequence[str], database_url: str | None) -> list[Contract]
 def _meant(wanted: str, there: Sequence[Known]) -> Contract:
     if _NAMED.match(wanted):
         return _named(wanted, there)
-    if found := _IN_MODULE.match(wanted):
-        return _from_module(found[1], found[2])
+    if IN_MODULE.match(wanted):
+        return _from_module(wanted)
     return _from_file(wanted)
 
 
-def _from_module(module: str, name: str) -> Contract:
+def _from_module(wanted: str) -> Contract:
     from tenure.contract import Contract
-    from tenure.errors import BadInput, TenureError
+    from tenure.errors import BadInput
 
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except TenureError:
-        raise
-    except (Exception, SystemExit) as error:  # a user's module can raise anything
-        raise BadInput(
-            f"{module}:{name} cannot be had: {type(error).__name__}: {error}{_where(error)}. "
-            f"Next: run this where {module} can be imported"
-        ) from None
+    found = imported(wanted)
     if not isinstance(found, Contract):
-        raise BadInput(f"{module}:{name} is of the type {type(found).__name__}, not a tenure Contract")
+        raise BadInput(f"{wanted} is of the type {type(found).__name__}, not a tenure Contract")
     return found
-
-
-def _where(error: BaseException) -> str:
-    """The line that raised it, where that is not the import itself."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    inside = last.filename != __file__ and not last.filename.startswith("<frozen")
-    return f" ({Path(last.filename).name}, line {last.lineno})" if inside else ""
 
 
 def _named(wanted: str, there: Sequence[Known]) -> Contract:

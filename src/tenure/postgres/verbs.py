@@ -16,6 +16,7 @@ from uuid import UUID
 import psycopg
 
 from tenure import intake
+from tenure.contract import Verdict
 from tenure.errors import Busy, Refused, StaleLease
 from tenure.job import UPKEEP, Failure, Held, Job
 from tenure.outcome import Moved, Outcome
@@ -152,8 +153,14 @@ def tell(batch: Batch, machine: Machine, failed: Sequence[Failure], max_bytes: i
     facts = [dict(failure.facts()) for failure in failed]
     verdicts = [machine.contract.retryable.verdict(fact) for fact in facts]
     batch.verdicts = [verdict.trigger for verdict in verdicts]
-    batch.reasons = [verdict.reason for verdict in verdicts]
+    batch.reasons = [_reason(machine, verdict, fact) for verdict, fact in zip(verdicts, facts, strict=True)]
     batch.errors = [intake.document("error", fact, max_bytes) for fact in facts]
+
+
+def _reason(machine: Machine, verdict: Verdict, fact: Mapping[str, Any]) -> str | None:
+    """Why an error sets a job aside: its own code where that is one of the contract's reasons, else the verdict's."""
+    given = fact.get("code")
+    return given if verdict.reason and given in machine.contract.dead_letters.reasons else verdict.reason
 
 
 def transition(machine: Machine, ids: Sequence[int], to: str, reason: str | None, actor: str) -> Plan[list[Outcome]]:

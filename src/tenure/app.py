@@ -1,0 +1,415 @@
+"""An application: the tasks that were declared, and the way to the database.
+
+    App()        connects to nothing; the first enqueue, result or worker does
+    @app.task    makes a task of a function
+    app.run_worker() or `tenure worker module:app`
+
+Connections belong to the event loop that opened them, so each loop has its own; synchronous code uses one that runs in
+the background. Without DATABASE_URL the embedded PostgreSQL in `.tenure/` is started and its schema made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+
+from tenure import intake
+from tenure.contracts import BUILT_IN
+from tenure.errors import BadInput, JobFailed, JobNotFound
+from tenure.job import Job, NewJob
+from tenure.job_type import JobType
+from tenure.local import Local
+from tenure.middleware import Middleware
+from tenure.outcome import Enqueued
+from tenure.settings import Settings
+from tenure.task import CHILD, Call, Decorator, Options, Task, Ticket, check_timeout
+
+if TYPE_CHECKING:
+    from tenure.context import Context
+    from tenure.embedded import Cluster
+    from tenure.outcome import Moved, Noted
+    from tenure.postgres.joining import Joining
+    from tenure.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+#: How often a waiting caller asks for a result: soon at first, then less often.
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.5
+
+
+class App:
+    """Tasks, and the database that keeps their jobs."""
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        contract: str = "standard",
+        queue: str = "default",
+        middleware: Sequence[Middleware] = (),
+        settings: Settings | None = None,
+    ) -> None:
+        self.settings = Settings.load() if settings is None else settings
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.middleware = tuple(middleware)
+        self._contract, self._queue = contract, queue
+        self._given_url = database_url or self.settings.database_url
+        self._cluster: Cluster | None = None
+        self._starting = threading.Lock()
+        self._locals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Local]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._background: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._declared: set[JobType] = set()
+        self._joining: Joining | None = None
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        contract: str | None = None,
+        priority: int = 5,
+        tenant: str = "default",
+        timeout: float | None = None,
+        isolation: Literal["none", "process"] = "none",
+        max_attempts: int | None = None,
+        lease: float | None = None,
+        heartbeat: float | None = None,
+        sla: float | None = None,
+        backoff_base: float | None = None,
+        backoff_cap: float | None = None,
+        on_exhausted: str | None = None,
+    ) -> Decorator: ...
+    def task(self, function: Any = None, /, **declared: Any) -> Any:
+        """Make a task of a function: as `@app.task`, or with what its jobs want as `@app.task(queue="mail")`.
+
+        lease, heartbeat, sla, max_attempts, backoff_base, backoff_cap (in seconds) and on_exhausted are kept in the
+        database for this type of job, where they win over its contract's numbers.
+        """
+        if function is not None:
+            return self._declare(function, **declared)
+        return lambda function: self._declare(function, **declared)
+
+    def _declare(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        contract: str | None = None,
+        priority: int = 5,
+        tenant: str = "default",
+        timeout: float | None = None,
+        isolation: Literal["none", "process"] = "none",
+        **numbers: Any,
+    ) -> Task[..., Any]:
+        if not callable(function):
+            raise BadInput(f"@app.task makes a task of a function, not of {function!r}. Next: name options by keyword")
+        if isolation not in ("none", "process"):
+            raise BadInput(f"isolation is 'none' or 'process', not {isolation!r}")
+        intake.whole("priority", priority, 0, 9)
+        called = intake.name("type", name or function.__name__)
+        given = Options(
+            queue=intake.name("queue", queue or self._queue), contract=contract or self._contract, priority=priority,
+            tenant=tenant, timeout=None if timeout is None else check_timeout(timeout),
+        )  # fmt: skip
+        task = Task[..., Any](self, function, called, given, isolation, _type(called, given.contract, numbers))
+        if (other := self.tasks.setdefault(called, task)) is not task:
+            where = f"{other.function.__module__}.{other.function.__qualname__}"
+            raise BadInput(f"task {called!r} is declared already, by {where}. Next: give one of them another name=")
+        return task
+
+    async def enqueue_many(
+        self,
+        calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]],
+        *,
+        batch: int = 1_000,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[int]:
+        """Make jobs of any number of calls, batch by batch; their ids. `progress` is told how many are made so far."""
+        intake.whole("batch", batch, 1, intake.MAX_BATCH)
+        ids: list[int] = []
+        waiting: list[NewJob] = []
+
+        async def flush() -> None:
+            ids.extend(await self._enqueue_all(waiting))
+            waiting.clear()
+            if progress is not None:
+                progress(len(ids))
+
+        async for call in _each(calls):
+            if not isinstance(call, Call):
+                raise BadInput(f"enqueue_many takes task.call(…), not {call!r}")
+            waiting.append(call.job)
+            if len(waiting) == batch:
+                await flush()
+        if waiting:
+            await flush()
+        return ids
+
+    @overload
+    async def result(self, job: Ticket[R], *, timeout: float | None = None) -> R: ...
+    @overload
+    async def result(self, job: int, *, timeout: float | None = None) -> Any: ...
+    async def result(self, job: Ticket[Any] | int, *, timeout: float | None = None) -> Any:
+        """Wait for a job's end and give its result; raises JobFailed when it ended badly, TimeoutError when late."""
+        look = _FIRST_LOOK_S
+        async with asyncio.timeout(timeout):
+            while (found := await self.job(job)).role != "done":
+                await asyncio.sleep(look)
+                look = min(2 * look, _LAST_LOOK_S)
+        contract = BUILT_IN.get(found.contract) or (await (await self._local()).contracts())[found.contract]
+        if found.state not in contract.successes():
+            raise JobFailed(found.id, found.state, found.last_error)
+        return found.result
+
+    def result_sync(self, job: Ticket[R] | int, *, timeout: float | None = None) -> Any:
+        """`result`, from synchronous code."""
+        return self._in_background(self.result(job, timeout=timeout))
+
+    async def job(self, job: Ticket[Any] | int) -> Job:
+        """A job as it is now, live or finished."""
+        job_id = intake.whole("job", _id(job), 1, intake.MAX_ID)
+        found = await (await self._local()).store.jobs([job_id])
+        if not found:
+            raise JobNotFound(job_id)
+        return found[0]
+
+    async def cancel(
+        self,
+        job: Ticket[Any] | int,
+        *,
+        mode: Literal["soft", "hard"] = "soft",
+        reason: str | None = None,
+        actor: str = "app",
+    ) -> Moved | Noted:
+        """Cancel a job: hard at once; soft at once too unless it runs, then its handler is asked to stop."""
+        return await (await self._local()).store.cancel(_id(job), mode=mode, reason=reason, actor=actor)
+
+    def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
+        """Run a worker until it is told to stop (SIGTERM, Ctrl-C), or until nothing is due; options as `app.worker`."""
+        if CHILD in os.environ:
+            raise BadInput(
+                "this module was loaded by a worker to find a task, and began a worker of its own. "
+                'Next: put app.run_worker() under `if __name__ == "__main__":`'
+            )
+        worker = self.worker(**options)
+        asyncio.run(worker.run(until_idle=until_idle))
+        if worker.left_behind:
+            os._exit(0)  # a thread cannot be ended: what is settled is settled, and nobody waits for it
+
+    def worker(self, *, upkeep: bool = True, wakeups: bool = True, **options: Any) -> Worker:
+        """A worker for this application's tasks, with the options of `tenure.worker.Worker`; `await worker.run()`."""
+        from tenure.worker import Worker
+
+        async def source() -> Local:
+            local = await self.open_local()
+            await self.declare_types(local)
+            return local
+
+        async def service_source() -> Local:
+            return await self.open_local(connections=2)
+
+        return Worker(self.tasks, source, middleware=self.middleware, open_service_source=service_source, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close this loop's connections, those of synchronous code, and let the embedded PostgreSQL go."""
+        opening = self._locals.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            await (await opening).close()
+        if self._background is not None and self._background[0] == os.getpid():
+            _, loop = self._background
+            self._background = None
+            there = self._locals.pop(loop, None)
+            if there is not None:
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_close(there), loop))
+            loop.call_soon_threadsafe(loop.stop)
+        await asyncio.to_thread(self._let_go)
+
+    def database_url(self) -> str:
+        """The address of the database; starts the embedded one where there is no other."""
+        if self._given_url is not None:
+            return self._given_url
+        with self._starting:
+            if self._cluster is None:
+                from pathlib import Path
+
+                from tenure.embedded import Cluster
+                from tenure.postgres.migrate import migrate
+
+                cluster = Cluster(Path(".tenure"))
+                cluster.acquire()
+                self._cluster = cluster
+                atexit.register(self._let_go)
+                migrate(cluster.dsn)
+            return self._cluster.dsn
+
+    def _let_go(self) -> None:
+        """Release the embedded PostgreSQL; the last of all its holders stops it."""
+        with self._starting:
+            cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.release()
+
+    async def open_local(self, connections: int = 4) -> Local:
+        """Connections for this event loop, apart from those that the application shares."""
+        from tenure.postgres.store import Store
+
+        url = await asyncio.to_thread(self.database_url)
+        store = await Store.connect(
+            url,
+            numbers=self.settings.numbers,
+            max_bytes=self.settings.max_payload_bytes,
+            connections=connections,
+        )
+        return Local(store)
+
+    async def declare_types(self, local: Local) -> None:
+        """Tell the database what this application's tasks want otherwise than their contracts."""
+        fresh = [task.type for task in self.tasks.values() if task.type and task.type not in self._declared]
+        if fresh:
+            await local.store.types.declare(fresh)
+            self._declared.update(fresh)
+
+    async def _local(self) -> Local:
+        """This loop's connections; the first caller opens them, and the others wait for it."""
+        loop = asyncio.get_running_loop()
+        opening = self._locals.get(loop)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = self._locals[loop] = loop.create_task(self.open_local())
+        local = await asyncio.shield(opening)
+        await self.declare_types(local)
+        return local
+
+    async def _enqueue(self, job: NewJob) -> Ticket[Any]:
+        local = await self._local()
+        if not self.middleware:
+            made = await local.enqueue(job)
+            return Ticket(made.job_id, made.made)
+        answers: list[Enqueued] = []
+
+        async def make(job: NewJob) -> int:
+            answers.append(await local.enqueue(job))
+            return answers[-1].job_id
+
+        job_id = await self._through(job, make)
+        return Ticket(job_id, answers[-1].made if answers else False)
+
+    async def _enqueue_all(self, jobs: Sequence[NewJob]) -> list[int]:
+        local = await self._local()
+        if self.middleware:
+            return [ticket.id for ticket in await asyncio.gather(*(self._enqueue(job) for job in jobs))]
+        made = await local.store.enqueue_many(jobs)
+        for one in made:
+            if isinstance(one, Exception):
+                raise one
+        return [one.job_id for one in made if not isinstance(one, Exception)]
+
+    def _enqueue_in(self, connection: Any, job: NewJob) -> Any:
+        from tenure.postgres.joining import Joining, is_async
+        from tenure.postgres.registry import Registry
+
+        if self._joining is None:
+            self._joining = Joining(Registry(self.settings.numbers), self.settings.max_payload_bytes)
+        joining, answers = self._joining, list[Enqueued]()
+
+        async def join(job: NewJob) -> int:
+            made = joining.make_async(connection, job) if waits else None
+            answers.append(joining.make(connection, job) if made is None else await made)
+            return answers[-1].job_id
+
+        async def ticket() -> Ticket[Any]:
+            job_id = await self._through(job, join)
+            return Ticket(job_id, answers[-1].made if answers else False)
+
+        waits = is_async(connection)
+        return ticket() if waits else _at_once(ticket())
+
+    async def _through(self, job: NewJob, make: Callable[[NewJob], Awaitable[int]]) -> int:
+        """Make a job, with every middleware around it, the first given outermost."""
+        go_on = make
+        for middleware in reversed(self.middleware):
+            go_on = _around(middleware, go_on)
+        return await go_on(job)
+
+    def _in_background(self, said: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the background loop and wait for it, in whatever thread the caller is."""
+        with self._starting:
+            if self._background is None or self._background[0] != os.getpid():  # a fork has no threads of its parent
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=loop.run_forever, name="tenure-sync", daemon=True).start()
+                self._background = (os.getpid(), loop)
+        return asyncio.run_coroutine_threadsafe(said, self._background[1]).result()
+
+
+def _at_once(said: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that has nothing to wait for, where nobody could wait."""
+    try:
+        said.send(None)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return]
+    said.close()
+    raise BadInput(
+        "a middleware's enqueue waits for something, which a synchronous connection cannot. "
+        "Next: enqueue_in with an asynchronous connection, or let the middleware not wait"
+    )
+
+
+def _around(middleware: Middleware, go_on: Callable[[NewJob], Awaitable[int]]) -> Callable[[NewJob], Awaitable[int]]:
+    return lambda job: middleware.enqueue(job, go_on)
+
+
+def _type(name: str, contract: str, numbers: Mapping[str, Any]) -> JobType | None:
+    """What a task wants otherwise than its contract; None where that is nothing."""
+    names = {
+        "lease": "lease_ttl_sec", "heartbeat": "heartbeat_sec", "sla": "sla_sec", "max_attempts": "max_attempts",
+        "backoff_base": "backoff_base_ms", "backoff_cap": "backoff_cap_ms", "on_exhausted": "on_exhausted",
+    }  # fmt: skip
+    if unknown := set(numbers) - set(names):
+        raise BadInput(f"@app.task has no option {sorted(unknown)[0]!r}; it has {', '.join(names)} and others")
+    given = {names[option]: value for option, value in numbers.items() if value is not None}
+    for span in ("backoff_base_ms", "backoff_cap_ms"):
+        if span in given:
+            given[span] = intake.milliseconds(span, given[span])
+    return JobType(name, contract, **given) if given else None
+
+
+def _id(job: Ticket[Any] | int) -> int:
+    return job.id if isinstance(job, Ticket) else job
+
+
+async def _close(opening: asyncio.Task[Local]) -> None:
+    await (await opening).close()
+
+
+async def _each(calls: Iterable[T] | AsyncIterable[T]) -> AsyncIterable[T]:
+    if isinstance(calls, AsyncIterable):
+        async for call in calls:
+            yield call
+    else:
+        for call in calls:
+            yield call

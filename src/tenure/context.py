@@ -1,0 +1,154 @@
+"""What a handler may know and say about the job that it runs.
+
+A handler that takes a `Context` is given one. Everything that it writes is fenced by the lease: a worker that lost the
+job gets `LeaseConflictError` and nothing is stored. Handlers that are plain functions use the `…_sync` forms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar, cast, overload
+from uuid import UUID
+
+from tenure.errors import BadInput
+from tenure.job import Job
+
+T = TypeVar("T")
+
+#: The context of the handler that is running here, so that what it enqueues carries its trace on.
+current: ContextVar[Context | None] = ContextVar("tenure_context", default=None)
+
+
+class Port(Protocol):
+    """Where a context's words go: to the worker's source, or from a process of its own to its worker."""
+
+    async def progress(self, value: Any) -> None:
+        """Show how far the work is."""
+
+    async def checkpoint(self, value: Any) -> None:
+        """Save what the next attempt shall begin with."""
+
+    async def effects(self) -> Mapping[str, Any]:
+        """The nodes that have had their effect, with what came of each."""
+
+    async def effect(self, node: str, result: Any) -> Any:
+        """Record a node's effect; what is on record for it."""
+
+
+class Context:
+    """The job that a handler runs: what is known of it, and what may be said about it."""
+
+    def __init__(self, job: Job, port: Port, loop: asyncio.AbstractEventLoop) -> None:
+        self.job = job
+        #: The arguments as they were stored, the checkpoint of an earlier attempt, or None.
+        self.last_checkpoint: Any = job.checkpoint
+        self._port = port
+        self._loop = loop
+        self._cancelled = threading.Event()
+        self._had: dict[str, Any] | None = None
+
+    @property
+    def attempt(self) -> int:
+        """How often the job was claimed, this time included."""
+        return self.job.claims
+
+    @property
+    def token(self) -> UUID:
+        """The lease's token."""
+        return self.job.held.token
+
+    @property
+    def execution_key(self) -> str:
+        """What to give to whoever must recognise a repeat of this execution: the job's id and its counter."""
+        return f"{self.job.id}:{self.job.counter}"
+
+    @property
+    def trace_id(self) -> str:
+        """The trace that this job belongs to."""
+        return self.job.trace_id
+
+    @property
+    def correlation_id(self) -> str:
+        """What this job has in common with others of the same matter."""
+        return self.job.correlation_id
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler is asked to stop: save a checkpoint, and return `Cancel()`."""
+        return self._cancelled.is_set()
+
+    def headers(self) -> dict[str, str]:
+        """Headers for the next request, so that it carries this job's trace and correlation ids on."""
+        headers = {"X-Trace-Id": self.trace_id, "X-Correlation-Id": self.correlation_id}
+        if len(self.trace_id) == 32 and not set(self.trace_id) - set("0123456789abcdef"):
+            headers["traceparent"] = f"00-{self.trace_id}-{self.job.id % 2**64:016x}-01"
+        return headers
+
+    async def progress(self, value: Any) -> None:
+        """Show how far the work is; anything JSON."""
+        await self._port.progress(value)
+
+    async def checkpoint(self, value: Any) -> None:
+        """Save what the next attempt shall begin with: it is `ctx.last_checkpoint` there."""
+        await self._port.checkpoint(value)
+        self.last_checkpoint = value
+
+    @overload
+    async def effect(self, node: str, do: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T: ...
+    @overload
+    async def effect(self, node: str, do: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
+    async def effect(self, node: str, do: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Do something once over all attempts: a node that is on record is not done again, its result is given.
+
+        Between the deed and its record the process may die: what must not happen twice even then has to recognise
+        `ctx.execution_key` itself.
+        """
+        if self._had is None:
+            self._had = dict(await self._port.effects())
+        if node not in self._had:
+            done = do(*args, **kwargs)
+            self._had[node] = await self._port.effect(node, await done if inspect.isawaitable(done) else done)
+        return self._had[node]
+
+    def progress_sync(self, value: Any) -> None:
+        """`progress`, from a plain function."""
+        self._wait(self.progress(value))
+
+    def checkpoint_sync(self, value: Any) -> None:
+        """`checkpoint`, from a plain function."""
+        self._wait(self.checkpoint(value))
+
+    def effect_sync(self, node: str, do: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """`effect`, from a plain function; the deed is done in this thread."""
+        if self._had is None:
+            self._had = dict(self._wait(self._effects()))
+        if node not in self._had:
+            self._had[node] = self._wait(self._recorded(node, do(*args, **kwargs)))
+        return cast("T", self._had[node])
+
+    def _ask_to_stop(self) -> None:
+        self._cancelled.set()
+
+    async def _effects(self) -> Mapping[str, Any]:
+        return await self._port.effects()
+
+    async def _recorded(self, node: str, result: Any) -> Any:
+        return await self._port.effect(node, result)
+
+    def _wait(self, said: Coroutine[Any, Any, T]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(said, self._loop).result()
+        said.close()
+        raise BadInput("an async handler waits with await: use ctx.checkpoint(…), not ctx.checkpoint_sync(…)")
+
+
+def recorded(result_json: str | None) -> Any:
+    """The result of an effect as it is on record."""
+    return None if result_json is None else json.loads(result_json)

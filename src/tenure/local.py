@@ -1,0 +1,127 @@
+"""Beside the database: what the application and its workers say to PostgreSQL, gathered into batches.
+
+One for each event loop, because connections belong to the loop that opened them. Whatever is said at the same time goes
+in one statement: enqueues, starts, successes, failures. Failures go through `AsyncTaskQueue.fail_task`, which alone
+decides whether and when a job runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tenure.coalesce import Coalescer
+from tenure.contract import Contract
+from tenure.errors import Refused
+from tenure.event import Logged
+from tenure.job import Failure, Held, Job, NewJob
+from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
+from tenure.queue import AsyncTaskQueue, Decision
+
+if TYPE_CHECKING:
+    from tenure.postgres.store import Store
+
+
+class Local:
+    """The verbs of one event loop, on a store of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._plain: Coalescer[NewJob, Enqueued] = Coalescer(store.enqueue_many)
+        # Apart: a key that two callers share is waited for, and nobody else should.
+        self._keyed: Coalescer[NewJob, Enqueued] = Coalescer(store.enqueue_many, at_once=4)
+        self._starts: Coalescer[Held, Moved | None] = Coalescer(store.start_many)
+        self._successes: Coalescer[tuple[Held, Any], Moved] = Coalescer(self._succeed)
+        self._snoozes: Coalescer[tuple[Held, int], Moved] = Coalescer(self._snooze)
+        self._queues: dict[str, AsyncTaskQueue] = {}
+
+    async def close(self) -> None:
+        """Let what is under way end, then close the connections."""
+        for coalescer in (self._plain, self._keyed, self._starts, self._successes, self._snoozes):
+            await coalescer.rest()
+        await self.store.close()
+
+    def enqueue(self, job: NewJob) -> Awaitable[Enqueued]:
+        """Make a job, together with those that are made at the same time."""
+        return (self._plain if job.key is None else self._keyed).ask(job)
+
+    async def contracts(self) -> Mapping[str, Contract]:
+        """Every registered contract in its newest version, with this process's numbers."""
+        registered = await self.store.audit.contracts()
+        return {name: contract for (name, _), contract in registered.items()}
+
+    async def claim(
+        self, contract: str, queues: Sequence[str], *, worker: str, limit: int, claim_key: UUID
+    ) -> list[Job]:
+        """Take due jobs; asked again with the same key, the same ones."""
+        return await self.store.claim(contract, queues, worker=worker, limit=limit, claim_key=claim_key)
+
+    def start(self, held: Held) -> Awaitable[Moved | None]:
+        """Say that the handler begins; None under a contract without that step."""
+        return self._starts.ask(held)
+
+    def succeed(self, held: Held, result: Any) -> Awaitable[Moved]:
+        """End a job well, with its result."""
+        return self._successes.ask((held, result))
+
+    async def fail(self, held: Held, failure: Failure) -> Decision:
+        """Report a failure to the queue, which decides."""
+        queue = self._queues.get(held.contract)
+        if queue is None:
+            queue = self._queues[held.contract] = AsyncTaskQueue._over(self.store, held.contract)
+        return await queue.fail_task(held, failure)
+
+    def snooze(self, held: Held, delay_ms: int) -> Awaitable[Moved]:
+        """Put a job off."""
+        return self._snoozes.ask((held, delay_ms))
+
+    async def hand_back(self, held: Sequence[Held], delay_ms: int) -> list[Moved | Noted | Refused]:
+        """Give jobs back unfinished, each its contract's way."""
+        return await self.store.hand_back_many(held, delay_ms)
+
+    async def cancelled(self, held: Held, reason: str | None) -> Moved:
+        """End a job as cancelled."""
+        return await self.store.cancelled(held, reason)
+
+    async def heartbeat(self, held: Sequence[Held]) -> list[Noted | Refused]:
+        """Say that the work goes on."""
+        return await self.store.heartbeat_many(held)
+
+    async def progress(self, held: Held, value: Any) -> Noted:
+        """Show how far the work is."""
+        return await self.store.progress(held, value)
+
+    async def checkpoint(self, held: Held, value: Any) -> Noted:
+        """Save what the next attempt shall begin with."""
+        return await self.store.checkpoint(held, value)
+
+    async def effects(self, job_id: int) -> dict[str, Any]:
+        """The nodes of a job that have had their effect, with what came of each."""
+        return await self.store.effects(job_id)
+
+    async def effect(self, held: Held, node: str, result: Any, *, compensable: bool) -> Effect:
+        """Record that a node has had its effect."""
+        return await self.store.effect(held, node, result, compensable=compensable)
+
+    async def undone(self, held: Held, node: str) -> None:
+        """Record that a node's effect is undone."""
+        await self.store.undone(held, node)
+
+    async def compensated(self, held: Held) -> Moved:
+        """End a job whose effects are undone."""
+        return await self.store.compensated(held)
+
+    async def compensation_failed(self, held: Held, failure: Failure) -> Moved:
+        """Set a job aside whose effects could not be undone."""
+        return await self.store.compensation_failed(held, failure)
+
+    async def log(self, job_id: int) -> list[Logged]:
+        """What happened to a job so far."""
+        return await self.store.events(job_id)
+
+    async def _succeed(self, ended: Sequence[tuple[Held, Any]]) -> list[Outcome]:
+        return await self.store.succeed_many([held for held, _ in ended], [result for _, result in ended])
+
+    async def _snooze(self, put_off: Sequence[tuple[Held, int]]) -> list[Outcome]:
+        return await self.store.snooze_many([held for held, _ in put_off], [delay for _, delay in put_off])

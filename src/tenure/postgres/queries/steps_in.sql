@@ -1,0 +1,2 @@
+-- A statement that asks nothing: with it the caller's transaction begins.
+select

@@ -1,0 +1,47 @@
+"""An application that tests run as a program: `tenure worker tests.worker.program:app`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import tenure
+
+app = tenure.App(os.environ.get("DATABASE_URL", "postgresql://nowhere"))
+
+
+@app.task
+async def nap(seconds: float) -> str:
+    """Sleep on the loop."""
+    await asyncio.sleep(seconds)
+    return "rested"
+
+
+@app.task
+def doze(seconds: float) -> str:
+    """Sleep in a thread."""
+    time.sleep(seconds)
+    return "rested"
+
+
+@app.task(max_attempts=3)
+async def poison() -> None:
+    """Take the whole process down."""
+    os._exit(9)
+
+
+@app.task
+async def neighbour(n: int) -> int:
+    """Work beside others."""
+    await asyncio.sleep(0.02)
+    return n
+
+
+@app.task
+async def stand_still(seconds: float) -> int:
+    """Freeze the whole worker, until somebody lets it go on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    return os.getpid()

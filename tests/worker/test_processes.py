@@ -1,0 +1,103 @@
+"""Workers as processes: stopped, killed, frozen and poisoned; their jobs come back and their neighbours live."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tenure.app import App
+from tests.harness import Harness
+from tests.worker import program
+from tests.worker.processes import worker
+from tests.worker.working import until
+
+
+def running(db: Harness) -> int:
+    """How many jobs are held."""
+    count: int = db.value("select count(*) from tenure.job where role = 'active'")
+    return count
+
+
+async def test_sigterm_lets_a_running_job_end_and_claims_no_more(app: App, dsn: str, db: Harness) -> None:
+    first = await app._enqueue(program.nap.call(1.0).job)
+    with worker(dsn, "--concurrency", "1") as process:
+        await until(lambda: running(db) == 1)
+        second = await app._enqueue(program.nap.call(0.0).job)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert db.row(first.id)["state"] == "succeeded"
+    assert db.row(second.id)["state"] == "queued"
+
+
+async def test_what_does_not_end_in_time_is_handed_back_at_no_cost(app: App, dsn: str, db: Harness) -> None:
+    ticket = await app._enqueue(program.nap.call(60.0).job)
+    with worker(dsn, "--grace", "0.5") as process:
+        await until(lambda: running(db) == 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    row = db.row(ticket.id)
+    assert (row["state"], row["claims"], row["raises"]) == ("queued", 1, 1)
+
+
+async def test_thread_that_does_not_end_does_not_keep_the_process(app: App, dsn: str, db: Harness) -> None:
+    ticket = await app._enqueue(program.doze.call(60.0).job)
+    with worker(dsn, "--grace", "0.5") as process:
+        await until(lambda: running(db) == 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert db.row(ticket.id)["state"] == "queued"
+
+
+async def test_second_signal_ends_the_worker_at_once(app: App, dsn: str, db: Harness) -> None:
+    await app._enqueue(program.nap.call(60.0).job)
+    with worker(dsn) as process:
+        await until(lambda: running(db) == 1)
+        process.send_signal(signal.SIGTERM)
+        await until(lambda: "stops" in os.read(process.stderr.fileno(), 4096).decode())  # type: ignore[union-attr]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 128 + signal.SIGTERM
+    assert running(db) == 1  # its lease will run out
+
+
+async def test_killed_workers_job_comes_back_and_the_execution_is_spent(app: App, dsn: str, db: Harness) -> None:
+    ticket = await app._enqueue(program.nap.call(1.0).job)
+    with worker(dsn) as process:
+        await until(lambda: running(db) == 1)
+        process.kill()
+        process.wait()
+    with worker(dsn):
+        assert await app.result(ticket, timeout=20) == "rested"
+    assert [row["trigger"] for row in db.log(ticket.id)] == ["claim", "expire", "claim", "succeed"]
+
+
+async def test_frozen_workers_late_result_is_refused(app: App, dsn: str, db: Harness) -> None:
+    ticket = await app._enqueue(program.stand_still.call(0.0).job)
+    with worker(dsn, "--no-upkeep") as frozen:
+        await until(lambda: running(db) == 1)
+        db.sql("update tenure.job set type = 'nap', payload = '{\"seconds\": 0}' where id = %s", ticket.id)
+        with worker(dsn):
+            assert await app.result(ticket, timeout=20) == "rested"
+            before = db.fingerprint(ticket.id)
+            frozen.send_signal(signal.SIGCONT)
+            frozen.send_signal(signal.SIGTERM)
+            assert frozen.wait(20) == 0
+    assert db.fingerprint(ticket.id) == before
+
+
+@pytest.mark.timeout(120)
+async def test_poison_job_ends_in_exactly_its_limit_and_no_neighbour_is_dead(app: App, dsn: str, db: Harness) -> None:
+    neighbours = 60
+    poison = await app._enqueue(program.poison.options(max_attempts=3).call().job)
+    await app.enqueue_many(program.neighbour.call(n) for n in range(neighbours))
+    died = 0
+    while db.value("select count(*) from tenure.job") and died < 5:
+        with worker(dsn, "--concurrency", "10") as process:
+            await until(lambda: process.poll() is not None or not db.value("select count(*) from tenure.job"), 60)
+            died += process.poll() is not None
+    assert died == 1
+    row = db.row(poison.id)
+    assert (row["state"], row["claims"]) == ("dead", 3)
+    assert db.value("select count(*) from tenure.job_done where state = 'succeeded'") == neighbours
+    assert db.value("select max(claims) from tenure.job_done where id <> %s", poison.id) <= 2

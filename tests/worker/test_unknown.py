@@ -1,0 +1,56 @@
+"""Jobs that this worker cannot run: of a task it does not know, or with arguments that no longer fit."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import tenure
+from tenure.app import App
+from tenure.job import NewJob
+from tenure.postgres.store import Store
+from tests.harness import Harness
+from tests.worker.working import until, working
+
+
+async def test_job_of_an_unknown_task_is_handed_back_with_a_delay_and_an_alarm(
+    app: App, store: Store, db: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = await store.enqueue(NewJob("from_the_next_release"))
+    with caplog.at_level(logging.ERROR, "tenure.worker"):
+        async with working(app, queues=["default"]) as worker:
+            await until(lambda: worker.counts["unknown"] == 1)
+    row = db.row(made.job_id)
+    assert (row["state"], row["claims"], row["raises"]) == ("queued", 1, 1)
+    assert db.value("select due_at > now() + interval '10s' from tenure.job where id = %s", made.job_id)
+    assert "which this worker does not know" in caplog.text
+
+
+async def test_job_that_nobody_knew_for_an_hour_is_dead(app: App, store: Store, db: Harness) -> None:
+    made = await store.enqueue(NewJob("from_the_next_release"))
+    async with working(app, queues=["default"]) as worker:
+        await until(lambda: worker.counts["unknown"] == 1)
+        with db.connection.transaction():
+            db.sql("set local session_replication_role = replica")
+            db.sql("update tenure.event set ts = ts - interval '61 minutes' where job_id = %s", made.job_id)
+        db.due(made.job_id)
+        with pytest.raises(tenure.JobFailed, match="no worker knew the task"):
+            await app.result(made.job_id, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"), [([1, 2], "parse_error"), ({"n": "three"}, "validation_failed"), ({}, "validation_failed")]
+)
+async def test_payload_that_no_longer_fits_goes_the_contracts_way(
+    app: App, store: Store, db: Harness, payload: object, reason: str
+) -> None:
+    @app.task(contract="reliability")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    made = await store.enqueue(NewJob("double", payload, contract="reliability"))
+    async with working(app):
+        with pytest.raises(tenure.JobFailed, match="dead_lettered"):
+            await app.result(made.job_id, timeout=10)
+    assert db.value("select reason_code from tenure_reliability.dead_letters where job_id = %s", made.job_id) == reason
