@@ -329,10 +329,12 @@ class App:
                 raise one
         return [one.job_id for one in made if not isinstance(one, Exception)]
 
-    def _enqueue_in(self, connection: Any, job: NewJob) -> Any:
+    def _enqueue_in(self, connection: Any, new: Callable[[], NewJob]) -> Any:
         from tenure.postgres.joining import Joining, is_async
         from tenure.postgres.registry import Registry
 
+        waits = is_async(connection)  # who forgot the connection is told so, and not that an argument is missing
+        job = new()
         if self._joining is None:
             self._joining = Joining(Registry(self.settings.numbers), self.settings.max_payload_bytes)
         joining, answers = self._joining, list[Enqueued]()
@@ -346,7 +348,6 @@ class App:
             job_id = await self._through(job, join)
             return Ticket(job_id, answers[-1].made if answers else False)
 
-        waits = is_async(connection)
         return ticket() if waits else _at_once(ticket())
 
     async def _through(self, job: NewJob, make: Callable[[NewJob], Awaitable[int]]) -> int:

@@ -162,7 +162,7 @@ class Task(Generic[P, R]):
 
         An asynchronous connection is to be awaited.
         """
-        return self.app._enqueue_in(connection, self._new(args, kwargs))
+        return self.app._enqueue_in(connection, lambda: self._new(args, kwargs))
 
     def compensate(self, node: str) -> Callable[[Undo], Undo]:
         """Declare what undoes the effect of a node when the job fails for good; it is given the effect's result."""
