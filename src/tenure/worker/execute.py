@@ -17,7 +17,6 @@ from tenure.worker.child import PROCESS_DIED, Child, ProcessDied
 from tenure.worker.handle import Done, Verdict, failure_of, handle
 from tenure.worker.port import SourcePort
 from tenure.worker.running import Running, cancels
-from tenure.worker.settle import insisting
 from tenure.worker.source import JobSource
 
 #: So many processes wait for the next job; the rest end when theirs is done.
@@ -54,7 +53,8 @@ class Executor:
     async def run(self, running: Running, task: Task[..., Any], *, alone: bool) -> Verdict | None:
         """Run it to its end, whatever that is; None when the job is no longer this worker's to speak of."""
         running.ctx = Context(running.job, SourcePort(self._source, running), asyncio.get_running_loop())
-        await insisting(lambda: self._source.start(running.held))
+        if running.why is not None:
+            return None
         if running.job.pending is not None:  # it has failed already; what is left is to undo what it did
             return _failed_before(running.job.pending)
         seconds = self.longest(running)

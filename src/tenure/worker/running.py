@@ -27,6 +27,8 @@ class Running:
         #: Set while a handler runs elsewhere: tells it that it is asked to stop.
         self.ask_to_stop: Callable[[], None] | None = None
         self.why: Why | None = None
+        #: Whether the handler has ended: from then on the job is not interrupted, but told of.
+        self.is_ended = False
 
     def end(self, why: Why) -> None:
         """Interrupt the handler; the first reason stands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -12,11 +13,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from tenure import intake
 from tenure.contract import Contract
-from tenure.errors import BadInput, Refused, StaleLease, TenureError
+from tenure.errors import BadInput, ConnectionLost, Refused, StaleLease, TenureError
 from tenure.job import Failure, Held, Job
 from tenure.middleware import Middleware
 from tenure.patience import Patience
@@ -77,16 +78,20 @@ class Worker:
         self._running: dict[tuple[int, int], Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy = 0
-        self._hot: set[str] = set()
+        #: The contracts that may have something due, in the order in which they are asked.
+        self._hot: dict[str, None] = {}
+        self._next_poll = 0.0
+        #: contract → the key of a claim whose answer was lost: asked again, the jobs that it won are not.
+        self._unanswered: dict[str, UUID] = {}
         self._contracts: Mapping[str, Contract] = {}
         self.stopping = False
         self._until_idle = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = asyncio.Event()
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until told to stop, by a signal or `stop()`; or until nothing is due, where that is asked."""
         self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
         self._until_idle = until_idle
         self._threads = ThreadPoolExecutor(self.concurrency, "tenure-handler")
         signals = self._on_signals(self._loop)
@@ -120,7 +125,7 @@ class Worker:
         self._heart.soon(job_id)
 
     def _look(self, contract: str) -> None:
-        self._hot.update([contract] if contract in self._contracts else self._served())
+        self._hot |= dict.fromkeys([contract] if contract in self._served() else self._served())
         self._woken.set()
 
     def _served(self) -> list[str]:
@@ -140,8 +145,8 @@ class Worker:
     async def _fetch(self) -> None:
         """Claim for the free slots, contract by contract, while there is something to claim."""
         patience = Patience()
-        self._hot.update(self._served())
         while not self.stopping:
+            self._poll()
             if self._busy >= self.concurrency or not self._hot:
                 if self._until_idle and not self._hot and not self._tasks:
                     return
@@ -149,37 +154,41 @@ class Worker:
                 continue
             if self._busy > 3 * self.concurrency // 4:
                 await asyncio.sleep(_GATHER_S)  # short jobs end together: let some of them, and claim for all
-            contract = self._hot.pop()
+            contract = next(iter(self._hot))
+            del self._hot[contract]
             free = self.concurrency - self._busy
             try:
                 if await self._claim(contract, free) == free:
-                    self._hot.add(contract)
+                    self._hot[contract] = None  # behind the others
                 patience.reset()
             except TenureError as error:
                 _log.warning("%s cannot claim: %s", self.name, error)
-                self._hot.add(contract)
+                self._hot[contract] = None
                 await patience.wait()
 
+    def _poll(self) -> None:
+        """Ask every contract from time to time, whatever the others have to do; never in step with other workers."""
+        now = time.monotonic()
+        if now >= self._next_poll:
+            self._hot |= dict.fromkeys(self._served())
+            self._next_poll = now + self._poll_s * (0.75 + time.monotonic_ns() // 1_000 % 500 / 1_000)
+
     async def _rest(self) -> None:
-        """Wait for a free slot or a wake-up; without one look again after a while, never in step with others."""
+        """Wait for a free slot, a wake-up, or the time to look again."""
         self._woken.clear()
-        spread = 0.75 + (time.monotonic_ns() // 1_000 % 500) / 1_000
-        try:
-            async with asyncio.timeout(self._poll_s * spread):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._next_poll - time.monotonic())):
                 await self._woken.wait()
-        except TimeoutError:
-            self._hot.update(self._served())
 
     async def _claim(self, contract: str, free: int) -> int:
-        key, asked = uuid4(), time.monotonic()
-
-        async def claim() -> list[Job]:
-            try:
-                return await self._source.claim(contract, self.queues, worker=self.name, limit=free, claim_key=key)
-            except StaleLease:  # the answer was lost, and so were the jobs meanwhile
-                return []
-
-        jobs = await insisting(claim)
+        key, asked = self._unanswered.pop(contract, None) or uuid4(), time.monotonic()
+        try:
+            jobs = await self._source.claim(contract, self.queues, worker=self.name, limit=free, claim_key=key)
+        except ConnectionLost:
+            self._unanswered[contract] = key
+            raise
+        except StaleLease:  # the answer was lost, and meanwhile the jobs were too
+            return 0
         if not jobs:
             return 0
         self.counts["claimed"] += len(jobs)
@@ -205,6 +214,7 @@ class Worker:
             finally:
                 self._is_busy(-1)
             if verdict is not None:
+                running.is_ended = True
                 await self._settle(running, verdict)
             elif running.why == "lost":
                 self.counts["lost"] += 1
@@ -235,6 +245,8 @@ class Worker:
     async def _verdict(self, running: Running) -> Verdict | None:
         if running.task is None:
             return await self._unknown(running)
+        if self._contracts[running.job.contract].path("start") is not None:
+            await insisting(lambda: self._source.start(running.held))
         return await self._executor.run(running, running.task, alone=await self._is_alone(running))
 
     async def _is_alone(self, running: Running) -> bool:
@@ -304,7 +316,7 @@ class Worker:
         """Let what runs end, hand back what does not, then let everything go."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._grace_s)
-        rest = [running for running in self._running.values() if running.interrupt is not None]
+        rest = [running for running in self._running.values() if not running.is_ended]
         for running in rest:
             running.end("stopping")
         if rest:
@@ -312,6 +324,8 @@ class Worker:
             await self._hand_back(rest, 0)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+        for task in self._tasks:  # the database does not hear: their leases run out, which comes to the same
+            task.cancel()
         await self._service.stop()
         for middleware in self._middleware:
             await _told(middleware.shutdown())

@@ -1,0 +1,59 @@
+"""Test your own tasks: run what is due, look at what was enqueued, and move time instead of waiting.
+
+    await testing.drain(app)                       every job that is due runs here, to its end or its next wait
+    await testing.advance(app, hours=1)            as if so much time had passed: retries, delays and leases come due
+    await testing.assert_enqueued(app, send, "a")  there is such a job, waiting or done; gives it
+
+They work on the application's own database, which in tests is best the embedded one: `App()` in a temporary directory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from tenure.job import Job
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.task import Task
+
+P = ParamSpec("P")
+
+
+async def drain(app: App, *, queues: Sequence[str] | None = None, concurrency: int = 50) -> Counter[str]:
+    """Run every job that is due, and what those enqueue, until nothing is; what happened, counted."""
+    local = await app._local()
+    for contract in await local.contracts():
+        await local.store.settle(contract)
+        await local.store.reap(contract)
+        await local.store.promote(contract)
+    worker = app.worker(queues=queues, concurrency=concurrency, poll=0.05, upkeep=False, wakeups=False)
+    await worker.run(until_idle=True)
+    return worker.counts
+
+
+async def advance(app: App, **span: float) -> None:
+    """Let time pass for every job that is not finished: `advance(app, minutes=5)`, in the words of timedelta."""
+    from tenure.postgres.moving import advance as move
+
+    await move((await app._local()).store, timedelta(**span))
+
+
+async def enqueued(app: App, task: Task[..., Any] | None = None) -> list[Job]:
+    """Jobs, newest first, finished or not: of this task, or of all."""
+    found = await (await app._local()).store.find(type=None if task is None else task.name, limit=1_000)
+    return list(found.jobs)
+
+
+async def assert_enqueued(app: App, task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Job:
+    """The newest job of this task with these arguments; an AssertionError that says what there is instead."""
+    wanted = task.call(*args, **kwargs).job.payload
+    jobs = await enqueued(app, task)
+    for job in jobs:
+        if job.payload == wanted:
+            return job
+    there = "\n".join(f"  {job.payload}" for job in jobs) or "  none at all"
+    raise AssertionError(f"no job of {task.name} has the arguments {wanted}; there are:\n{there}")
