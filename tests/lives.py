@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+from tenure.around import Around
 from tenure.contract import HELD, Contract
 from tenure.contracts import BUILT_IN
 from tenure.event import Logged
 from tenure.job import Job
-from tenure.why import Around, next_steps, why
+from tenure.why import next_steps, why
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 ERROR = {"type": "TimeoutError", "message": "too slow", "code": "SLOW"}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
+from tenure.around import MANY, Paused, SetAside
 from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
 from tenure.job import UPKEEP
-from tenure.why import MANY, SetAside, why
+from tenure.why import why
 from tenure.wording import plain, span, when
 from tests.lives import ERROR, NOW, ago, life
 
@@ -79,6 +80,28 @@ def test_a_due_job_that_nobody_claims_says_that_no_worker_seems_to_be_there() ->
     told = life("standard").told(ahead=0, held=0)
     assert "the next claim of contract standard on queue mail takes it" in told
     assert "perhaps no worker takes standard jobs from queue mail" in told
+
+
+@pytest.mark.parametrize("due_at", [ago(5), NOW + timedelta(hours=1)])
+def test_a_job_in_a_paused_queue_says_who_paused_it_and_how_to_resume_it(due_at: datetime) -> None:
+    seen = life("standard", queue="slow mail; rm", due_at=due_at)
+    paused = {"ahead": 0, "held": 0, "paused": Paused(ago(60), "ada", "the server\nis down")}
+    told = seen.told(**paused)
+    assert (
+        "Queue slow mail; rm is paused since 2026-03-01 11:59:00 UTC (1 min ago) by ada (the server is down): " in told
+    )
+    assert "no claim takes jobs from it until somebody resumes it." in told
+    assert "the next claim of contract" not in told
+    assert seen.steps(**paused)[0] == "tenure queues resume 'slow mail; rm'"
+
+
+def test_a_pause_is_told_where_it_matters() -> None:
+    paused = Paused(ago(60), "ada")
+    waits = life("dispatcher", "claim", "retry")
+    assert (waits.role, "is paused since" in waits.told(paused=paused)) == ("waiting", True)
+    held = life("standard", "claim")
+    assert "paused" not in held.told(paused=paused), "a held job goes on"
+    assert "tenure queues" not in " ".join(held.steps(paused=paused))
 
 
 def test_neighbours_are_counted_up_to_a_bound_and_one_is_no_plural() -> None:

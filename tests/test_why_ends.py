@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tenure.around import SetAside
 from tenure.contracts import BUILT_IN
 from tenure.job import UPKEEP
-from tenure.why import SetAside
 from tests.lives import ERROR, ago, life
 
 SLOW = "TimeoutError [SLOW]: too slow"

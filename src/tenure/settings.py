@@ -2,6 +2,7 @@
 
     DATABASE_URL                        which PostgreSQL; without it, the embedded one
     TENURE_MAX_PAYLOAD_BYTES            largest payload, result or error
+    TENURE_WAKEUPS                      on or off: whether workers are told of new jobs, or only poll
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
     TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the names that the documents give them
 
@@ -26,6 +27,8 @@ class Settings:
 
     database_url: str | None = None
     max_payload_bytes: int = MAX_BYTES
+    #: Whether workers are told of new jobs at once; without, they find them by polling.
+    wakeups: bool = True
     #: contract → number → value, for the numbers that were set.
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -36,6 +39,7 @@ class Settings:
         return cls(
             database_url=given.get("DATABASE_URL") or None,
             max_payload_bytes=_whole(given, "TENURE_MAX_PAYLOAD_BYTES", MAX_BYTES),
+            wakeups=_switch(given, "TENURE_WAKEUPS", True),
             numbers={contract.name: found for contract in contracts.values() if (found := _numbers(given, contract))},
         )
 
@@ -77,3 +81,12 @@ def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
     if value < 0:
         raise BadInput(f"{name} must not be negative, and is {value}")
     return value
+
+
+def _switch(environ: Mapping[str, str], name: str, default: bool) -> bool:
+    text = environ.get(name)
+    if text is None:
+        return default
+    if text not in ("on", "off"):
+        raise BadInput(f"{name} must be on or off, not {text!r}")
+    return text == "on"

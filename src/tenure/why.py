@@ -6,48 +6,17 @@ what stands around the job (`Around`) as far as it is known. The same sentences 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
+from tenure.around import MANY, Around, SetAside
 from tenure.contract import Contract
 from tenure.event import Logged
 from tenure.job import UPKEEP, Job
 from tenure.wording import failure, plain, span, when
-
-#: Neighbours are counted up to here: nobody needs to know more, and a full queue must not make looking slow.
-MANY: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class SetAside:
-    """A job's dead letter, in short."""
-
-    id: int
-    status: str
-    reason_code: str
-    requeued_as: int | None = None
-    discard_asked_by: str | None = None
-    discard_approved_by: str | None = None
-    discard_reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What stands around a job; None is what nobody looked for."""
-
-    last_heartbeat_at: datetime | None = None
-    #: How often this job's holder beats, where its type wants it otherwise than the contract.
-    heartbeat_ms: int | None = None
-    #: Its failure is decided, and its holder undoes what was done.
-    compensating: bool = False
-    #: How many due jobs a claim would take first, and how many of its queue are held; more than MANY is not counted.
-    ahead: int | None = None
-    held: int | None = None
-    letter: SetAside | None = None
-    #: The job as which it was run again.
-    again: int | None = None
 
 
 def why(job: Job, log: Sequence[Logged], contract: Contract, now: datetime, around: Around | None = None) -> list[str]:
@@ -62,12 +31,18 @@ def next_steps(job: Job, contract: Contract, around: Around | None = None) -> li
     around = around or Around()
     if job.role == "done":
         return _after_the_end(job, around)
-    steps = [f"tenure jobs events {job.id}"]
+    resume = around.paused is not None and job.role in ("ready", "waiting")
+    steps = [*([resuming(job.queue)] if resume else []), f"tenure jobs events {job.id}"]
     if contract.path("cancel", job.state) is None:
         return steps
     if job.cancel_requested_at is None:
         return [*steps, f"tenure jobs cancel {job.id}"]
     return [*steps, f"tenure jobs cancel {job.id} --mode hard"] if "hard" in contract.cancel_modes else steps
+
+
+def resuming(queue: str) -> str:
+    """The command that lets a paused queue be claimed again; a queue's name may hold anything."""
+    return f"tenure queues resume {shlex.quote(queue)}"
 
 
 def letter_steps(letter: SetAside) -> list[str]:
@@ -155,15 +130,28 @@ def _ready(told: _Told) -> Iterator[str]:
     if job.due_at is not None and job.due_at > told.now:
         yield f"Job {job.id} is {job.state} and not due before {told.at(job.due_at)}."
         yield _delayed(told)
+        yield from _paused(told)
         return
     if job.lease_expires_at is not None and job.lease_expires_at >= told.now:
         yield f"Job {job.id} is {job.state} and due, but kept from claims until {told.at(job.lease_expires_at)}."
         return
     since = max(told.since, job.due_at or job.created_at)
     yield f"Job {job.id} is {job.state} and due since {told.at(since)}, and waits for a claim."
-    yield from _neighbours(told)
+    if told.around.paused is None:
+        yield from _neighbours(told)
+    yield from _paused(told)
     if job.claims:
         yield f"So far it was claimed {job.claims} of at most {told.executions} times{_last_failure(job)}."
+
+
+def _paused(told: _Told) -> Iterator[str]:
+    paused = told.around.paused
+    if paused is not None:
+        because = f" ({plain(paused.reason)})" if paused.reason else ""
+        yield (
+            f"Queue {told.job.queue} is paused since {told.at(paused.at)} by {paused.by}{because}: "
+            "no claim takes jobs from it until somebody resumes it."
+        )
 
 
 def _delayed(told: _Told) -> str:
@@ -210,6 +198,7 @@ def _waiting(told: _Told) -> Iterator[str]:
         yield f"Job {job.id} is {job.state}, and its wait was over at {told.at(job.due_at)}."
         yield f"It stays so until {then}: see that upkeep runs."
     yield _delayed(told)
+    yield from _paused(told)
 
 
 def _held(told: _Told) -> Iterator[str]:

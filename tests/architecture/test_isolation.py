@@ -41,6 +41,7 @@ insert into tenure.dead_letter (job_id, contract, tenant_id, type, reason_code, 
 insert into tenure.effect (job_id, node, claims, at) values (1, 'n', 1, now());
 insert into tenure.outbox (job_id, contract) values (1, 'standard');
 insert into tenure.job_type (contract, type) values ('standard', 't');
+insert into tenure.queue (name) values ('q');
 insert into tenure.rerun (job_id, as_job_id, actor) values (1, 2, 'a');
 delete from tenure.job where id > 1000;
 select setval('tenure.job_id_seq', 5000);

@@ -144,6 +144,20 @@ def test_upkeep_walks_the_small_sets(planner: Planner) -> None:
             assert "Sort" not in plan
 
 
+def test_counting_queues_walks_the_small_sets_and_short_ranges(planner: Planner) -> None:
+    for plan in planner.plans(statement("queues", {"bound": 10_000, "queues": 1_000})):
+        assert "Seq Scan on job" not in plan
+        indexes = {found for scan in scans(plan) for found in re.findall(r"using (\w+)", scan)}
+        assert indexes == {"job_ready", "job_held", "job_waiting"}, plan
+
+
+def test_a_claim_looks_once_for_paused_queues(planner: Planner, full: Harness) -> None:
+    full.sql("insert into tenure.queue (name, paused_at, paused_by) values ('mail', now(), 'ada')")
+    for plan in planner.plans(planner.claim("standard", 10), "analyze", "timing off", "summary off"):
+        (loops,) = re.findall(r"on queue \(actual rows=[\d.]+ loops=(\d+)\)", plan)
+        assert loops == "1", plan
+
+
 def test_claim_reads_no_more_rows_than_it_takes(planner: Planner) -> None:
     for plan in planner.plans(planner.claim("standard", 10), "analyze", "timing off", "summary off"):
         read = re.findall(r"Index Scan using job_ready on job.*?actual rows=([\d.]+) loops=(\d+)", plan)

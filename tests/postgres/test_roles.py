@@ -134,6 +134,10 @@ async def test_the_app_does_everything_that_an_operator_does(login: Login, db: H
         assert await app.types.declare([JobType("t", contract, max_attempts=3)]) == 1
         assert await app.types.declare([JobType("t", contract, backoff_base_ms=2_000)]) == 1
         assert len(await app.types.list(contract)) == 1
+        assert (await app.queues.pause("mail", actor="ada"))[1]
+        assert "mail" in [queue.name for queue in await app.queues.list()]
+        assert await app.queues.resume("mail", actor="ada")
+        assert len((await app.find(contract=contract)).jobs) > 0
         await app.publish(False)
         assert sorted(await app.contracts()) == sorted(BUILT_IN)
         assert (await audit(app)).violations == []
@@ -200,6 +204,7 @@ NEITHER = [
     "delete from tenure.event", "delete from tenure.event_0", "delete from tenure.job_done",
     "delete from tenure.job_done_0", "delete from tenure.effect", "delete from tenure.rerun",
     "delete from tenure.dead_letter", "delete from tenure.job_type", "delete from tenure.range",
+    "delete from tenure.queue",
     "delete from tenure.installation", "delete from tenure.contract", "delete from tenure.migration",
     "update tenure.event set actor = 'nobody'", "update tenure.event_0 set facts = null",
     "update tenure.event set ts = now(), facts = null", "update tenure.job_done set state = 'dead'",
@@ -339,6 +344,22 @@ async def test_what_a_later_release_replaces_keeps_its_readers_and_its_owner(
     for person in (app, reader):
         with psycopg.connect(person, autocommit=True) as looking:
             assert looking.execute("select count(*) from tenure_standard.jobs").fetchall() == [(0,)]
+    assert strangers(db) == []
+
+
+async def test_what_a_later_migration_makes_the_app_may_use_without_new_grants(
+    login: Login, dsn: str, db: Harness
+) -> None:
+    app, reader = login("tenure_app"), login("tenure_read")
+    db.sql("drop table tenure.queue; delete from tenure.migration where number = 2")  # as an earlier release left it
+    assert migrate(dsn).applied == ["0002_queues"]
+    async with Store.open(app) as worker:
+        assert (await worker.queues.pause("mail", actor="ada"))[1]
+        assert await worker.claim(queues=["mail"], worker="w") == []
+        assert await worker.queues.resume("mail", actor="ada")
+    with psycopg.connect(reader, autocommit=True) as looking:
+        assert looking.execute("select name from tenure.queue").fetchall() == [("mail",)]
+        assert refused(looking, "insert into tenure.queue (name) values ('x')")
     assert strangers(db) == []
 
 

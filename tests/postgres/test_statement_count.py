@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,13 @@ from tests.harness import Harness
 
 RETRIED = Failure("again", type="TransientError", retryable=True)
 HOPELESS = Failure("never", type="PermanentError", retryable=False)
+
+
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[Store]:
+    """A store without wake-ups: nobody waits for those, and they would be counted with whoever happens to run."""
+    async with Store.open(dsn, wake=False) as opened:
+        yield opened
 
 
 @dataclass

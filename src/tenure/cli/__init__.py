@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, dlq, jobs, migrate, proving, worker
+from tenure.cli import contracts, demo, dlq, enqueue, jobs, migrate, proving, queues, worker
 from tenure.cli.shown import refusal
 from tenure.errors import TenureError
 
@@ -34,6 +34,8 @@ proving.add_to(app)
 jobs.add_to(app)
 dlq.add_to(app)
 worker.add_to(app)
+enqueue.add_to(app)
+queues.add_to(app)
 
 
 def _version(wanted: bool) -> None:

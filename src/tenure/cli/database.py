@@ -37,7 +37,7 @@ def with_store(url: str | None, call: Callable[[Store], Awaitable[T]]) -> T:
 
     async def run(dsn: str) -> T:
         async with Store.open(
-            dsn, numbers=settings.numbers, max_bytes=settings.max_payload_bytes, connections=1
+            dsn, numbers=settings.numbers, max_bytes=settings.max_payload_bytes, connections=1, wake=settings.wakeups
         ) as store:
             return await call(store)
 

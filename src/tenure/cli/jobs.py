@@ -1,4 +1,4 @@
-"""`tenure jobs`: look at a job, read its log, ask why it is (not) running, cancel it, run it again."""
+"""`tenure jobs`: list jobs, look at a job, read its log, ask why it is (not) running, cancel it, run it again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from tenure.cli.database import database, with_store
 from tenure.cli.given import number, user
+from tenure.cli.listing import list_
 from tenure.cli.shown import as_json, as_text, card, ids_as_text, refusal, table
 from tenure.errors import BadInput, Refused
 
@@ -40,7 +41,8 @@ _Json = typer.Option(False, "--json", help="The same, as JSON.")
 
 def add_to(app: typer.Typer) -> None:
     """Add the group of commands."""
-    group = typer.Typer(no_args_is_help=True, help="Look at jobs, ask why, cancel them, run them again.")
+    group = typer.Typer(no_args_is_help=True, help="List jobs, look at them, ask why, cancel them, run them again.")
+    group.command("list")(list_)
     for command in (show, events, why, cancel, requeue):
         group.command(command.__name__)(command)
     app.add_typer(group, name="jobs")
@@ -166,7 +168,8 @@ def _shown(seen: Look) -> Iterator[tuple[str, str | None]]:
     yield "payload", as_text(job.payload)
     for name, document in (("result", job.result), ("progress", seen.progress), ("checkpoint", job.checkpoint)):
         yield name, None if document is None else as_text(document)
-    yield "queue", f"{job.queue}, priority {job.priority}, tenant {job.tenant_id}"
+    paused = " (paused)" if around.paused and job.role != "done" else ""
+    yield "queue", f"{job.queue}{paused}, priority {job.priority}, tenant {job.tenant_id}"
     made_by = f" by {seen.created_by}" if seen.created_by else ""
     keyed = f", key {job.idempotency_key}" if job.idempotency_key else ""
     yield "enqueued", f"{when(job.created_at, now)}{made_by}{keyed}"

@@ -69,8 +69,17 @@ def engine_dsn(dsn: str) -> str:
     options = {**settings(), "default_transaction_isolation": "read\\ committed"}
     ours = " ".join(f"-c {name}={value}" for name, value in options.items())
     merged = f"{given.get('options') or ''} {ours}".strip()
-    ours_unless_given = {name: value for name, value in DEADLINES.items() if name not in given}
-    return make_conninfo(dsn, options=merged, **ours_unless_given)
+    return make_conninfo(dsn, options=merged, **_unless_given(given, DEADLINES))
+
+
+def listening_dsn(dsn: str) -> str:
+    """The same database for a listener, which runs no query of the engine's: only the deadlines."""
+    ours = {**DEADLINES, "application_name": "tenure listener"}
+    return make_conninfo(dsn, **_unless_given(checked(dsn), ours))
+
+
+def _unless_given(given: dict[str, Any], ours: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in ours.items() if name not in given}
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tenure.postgres.connect import connecting, engine_dsn, our_errors
 from tenure.postgres.machine import Machine
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, Row, run, statement
+from tenure.postgres.wake import Wakeups
 
 T = TypeVar("T")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
@@ -31,14 +32,17 @@ _DEADLOCK_TRIES = 5
 class Engine:
     """Runs verbs on a pool of connections."""
 
-    def __init__(self, pool: Pool, registry: Registry, *, lent: bool = False) -> None:
+    def __init__(self, pool: Pool, registry: Registry, *, lent: bool = False, wake: bool = False) -> None:
         self._pool = pool
         self._lent = lent
         self.registry = registry
+        self.wakeups = Wakeups(self.run, on=wake)
 
     @classmethod
-    async def connect(cls, dsn: str, numbers: Mapping[str, Mapping[str, int]] | None, connections: int) -> Engine:
-        """Connect, or say why not."""
+    async def connect(
+        cls, dsn: str, numbers: Mapping[str, Mapping[str, int]] | None, connections: int, *, wake: bool = False
+    ) -> Engine:
+        """Connect, or say why not; with `wake`, listeners are told of jobs that can be claimed."""
         registry, address = Registry(numbers), engine_dsn(dsn)  # what is wrong with the call is said before connecting
         with connecting():  # a pool would try for long, and not say why
             await (await psycopg.AsyncConnection.connect(address)).close()
@@ -46,11 +50,11 @@ class Engine:
             address, min_size=1, max_size=connections, open=False, timeout=10, kwargs={"autocommit": True}
         )
         await pool.open()
-        return cls(pool, registry)
+        return cls(pool, registry, wake=wake)
 
     @classmethod
     def on(cls, pool: Pool, numbers: Mapping[str, Mapping[str, int]] | None = None) -> Engine:
-        """Stand on a pool of the caller's, who also opens and closes it."""
+        """Stand on a pool of the caller's, who also opens and closes it; nobody is woken from there."""
         return cls(lend(pool), Registry(numbers), lent=True)
 
     def refuse_if_lent(self, what: str) -> None:
@@ -61,6 +65,7 @@ class Engine:
     async def close(self) -> None:
         """Close the connections, unless they are the caller's."""
         if not self._lent:
+            await self.wakeups.close()
             await self._pool.close()
 
     async def run(self, plan: Callable[[], Plan[T]]) -> T:

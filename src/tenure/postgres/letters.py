@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tenure import intake
+from tenure.around import SetAside
 from tenure.errors import BadInput, Refused
 from tenure.postgres.engine import Engine, ask
 from tenure.postgres.repeats import Use, once
 from tenure.postgres.statement import Plan, statement
-from tenure.why import SetAside
 
 STATUSES = ("open", "requeued", "discarded")
 
@@ -129,6 +129,7 @@ class Letters:
         (made,) = await self._engine.extending(lambda: once(use, requeue, whole=True))
         if isinstance(made, Refused):
             raise made
+        self._engine.wakeups.want([(contract.name, "")])
         return int(made)
 
     async def request_discard(self, letter_id: int, *, person: str, reason: str, key: str | None = None) -> Letter:

@@ -408,7 +408,7 @@ grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to te
 grant update (facts) on tenure.event to tenure_app;
 grant update (compensated_at) on tenure.effect to tenure_app;
 grant update (publishing) on tenure.installation to tenure_app;
-grant insert, update on tenure.dead_letter, tenure.job_type to tenure_app;
+grant insert, update on tenure.dead_letter, tenure.job_type, tenure.queue to tenure_app;
 grant usage on all sequences in schema tenure to tenure_app;
 grant execute on function tenure.extend_ranges(integer) to tenure_app;
 """

@@ -135,6 +135,7 @@ async def requeue(engine: Engine, letters: Letters, job_id: int, *, actor: str, 
         if made.reason_code == "HAS_LETTER":  # it ended while we looked
             return await requeue(engine, letters, job_id, actor=actor, key=key)
         raise made
+    engine.wakeups.want([(contract.name, "")])
     return int(made)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from tenure import intake
+from tenure.around import MANY, Around, Paused
 from tenure.contract import Contract
 from tenure.errors import Busy, JobNotFound
 from tenure.event import Logged
@@ -23,7 +24,6 @@ from tenure.postgres.letters import Letter
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, Query, Row, Statement, run_sync, statement
 from tenure.postgres.views import quoted, schema
-from tenure.why import MANY, Around
 
 #: Fields of a view that are ids: programs get them as texts, because not every language has such numbers.
 _IDS = frozenset({"id", "origin_letter"})
@@ -71,9 +71,8 @@ def looked(job_id: int, registry: Registry) -> Plan[Look]:
     yield from registry.load()
     job = Job._make((*rows[0], registry.installation))
     contract = (yield from registry.machine(job.contract, job.version)).contract
-    ((now, beat, beat_ms, compensating, ahead, held, created_by, progress, again, ran_before),) = yield statement(
-        "look", {"id": job_id, "bound": MANY + 1}
-    )
+    (found,) = yield statement("look", {"id": job_id, "bound": MANY + 1})
+    now, beat, beat_ms, compensating, ahead, held, created_by, progress, *paused, again, ran_before = found
     log = [Logged(*row) for row in (yield statement("events", {"id": job_id}))]
     letter = yield from _letter({"job_id": job_id})
     origin = None if job.origin_letter is None else (yield from _letter({"id": job.origin_letter}))
@@ -84,6 +83,7 @@ def looked(job_id: int, registry: Registry) -> Plan[Look]:
         ahead=ahead if ready else None, held=held if ready else None,
         letter=letter.in_short() if letter else None,
         again=again or (letter.requeued_as if letter else None),
+        paused=Paused(*paused) if paused[0] else None,
     )  # fmt: skip
     return Look(
         job, contract, log, record, now, around, letter, origin, ran_before, created_by,

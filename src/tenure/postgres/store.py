@@ -26,10 +26,13 @@ from tenure.postgres.enqueue import Order, enqueue
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
 from tenure.postgres.letters import Letters
+from tenure.postgres.listing import Page, Wanted, find
 from tenure.postgres.machine import Machine
+from tenure.postgres.queues import Queues
 from tenure.postgres.statement import Plan
 from tenure.postgres.types import Types
 from tenure.postgres.verbs import Taking
+from tenure.postgres.wake import due
 
 T = TypeVar("T")
 #: Idempotency keys of a batch, one per job, or none at all.
@@ -45,6 +48,7 @@ class Store:
         self._max_bytes = max_bytes
         self.letters = Letters(engine)
         self.types = Types(engine)
+        self.queues = Queues(engine)
         self.history = History(engine)
         self.audit = Audit(engine)
 
@@ -56,9 +60,13 @@ class Store:
         numbers: Mapping[str, Mapping[str, int]] | None = None,
         max_bytes: int = intake.MAX_BYTES,
         connections: int = 4,
+        wake: bool = True,
     ) -> Store:
-        """Connect, or say why not; `numbers` are this process's settings per contract. Close it when done."""
-        return cls(await Engine.connect(dsn, numbers, connections), max_bytes)
+        """Connect, or say why not; `numbers` are this process's settings per contract. Close it when done.
+
+        With `wake`, listeners are told of jobs that can be claimed, after they are committed.
+        """
+        return cls(await Engine.connect(dsn, numbers, connections, wake=wake), max_bytes)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -97,7 +105,14 @@ class Store:
         for places, part in zip(groups.values(), made, strict=True):
             for n, answer in zip(places, part, strict=True):
                 answers[n] = answer
+        self._wake(jobs, answers)
         return answers
+
+    def _wake(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued | Refused]) -> None:
+        """Let listeners know of the jobs that were made and can be claimed; nobody waits for it."""
+        if self._engine.wakeups.on:
+            made = (job for job, one in zip(jobs, answers, strict=True) if isinstance(one, Enqueued) and one.made)
+            self._engine.wakeups.want(due(made))
 
     def _checked(self, contract: Contract, jobs: Sequence[NewJob], n: int) -> str:
         try:
@@ -410,7 +425,10 @@ class Store:
 
     async def promote(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Make this contract's waiting jobs ready whose time has come."""
-        return await self._upkeep(contract, limit, verbs.promote)
+        outcomes = await self._upkeep(contract, limit, verbs.promote)
+        if any(isinstance(outcome, Moved) and outcome.role == "ready" for outcome in outcomes):
+            self._engine.wakeups.want([(contract, "")])
+        return outcomes
 
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """End this contract's jobs that a crash left at a commit point, all of them, so many at a time."""
@@ -430,6 +448,21 @@ class Store:
         if not self._engine.registry.installation:
             await self._engine.run(self._engine.registry.load)
         return [self._engine.job(row) for row in await self._engine.run(lambda: ask("jobs", {"ids": list(ids)}))]
+
+    async def find(
+        self,
+        *,
+        state: str | None = None,
+        type: str | None = None,
+        queue: str | None = None,
+        tenant_id: str | None = None,
+        contract: str | None = None,
+        limit: int = 50,
+        after: int | None = None,
+    ) -> Page:
+        """Jobs that match, live or finished, newest first; `after` is where an earlier page ended."""
+        wanted = Wanted(state, type, queue, tenant_id, contract)
+        return await find(self._engine, wanted, limit=limit, after=after)
 
     async def events(self, job_id: int) -> list[Logged]:
         """The log of one job, in order."""

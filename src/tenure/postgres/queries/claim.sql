@@ -7,9 +7,16 @@
 with clock as materialized (
     select clock_timestamp() as t
 ),
+-- A paused queue has no lane, whoever asks.
+open as materialized (
+    select array(
+        select name from unnest(:queues::text[]) as name
+        where name <> all (array(select queue.name from tenure.queue where paused_at is not null))
+    ) as queues
+),
 lane as materialized (
-    select (:queues::text[])[1 + n / 10] as queue, (n % 10)::smallint as priority
-    from generate_series(0, 10 * cardinality(:queues::text[]) - 1) as n
+    select queues[1 + n / 10] as queue, (n % 10)::smallint as priority
+    from open, generate_series(0, 10 * cardinality(queues) - 1) as n
 ),
 path as materialized (
     select * from unnest(
@@ -24,12 +31,12 @@ own as materialized (
     where contract = :contract::text
 ),
 found as materialized (
-    select row.* from clock, lateral (
+    select row.* from clock, open, lateral (
         -- Where a contract reclaims in place, dead workers' jobs go first: a full queue must not starve them.
         select expired.* from (
             select ctid as tid, state, type as task, updated_at from tenure.job
             where :reclaims::boolean and contract = :contract::text and role in ('leased', 'active', 'settling')
-              and state = any (:path_source::text[]) and queue = any (:queues::text[]) and lease_expires_at < clock.t
+              and state = any (:path_source::text[]) and queue = any (open.queues) and lease_expires_at < clock.t
               and claims < greatest(1, max_attempts + :extra::integer) + raises and cancel_requested_at is null
             limit :limit::bigint
             for update skip locked

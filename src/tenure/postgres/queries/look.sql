@@ -45,7 +45,7 @@ held as (
     ) as holding
 )
 select t, last_heartbeat_at, heartbeat_ms, role <> 'done' and pending is not null as compensating, ahead.number,
-       held.number, created_by, progress::text,
+       held.number, created_by, progress::text, paused_at, paused_by, reason,
        (select as_job_id from tenure.rerun where rerun.job_id = job.id) as again,
        (select rerun.job_id from tenure.rerun where as_job_id = job.id) as ran_before
-from clock, job, ahead, held
+from clock, ahead, held, job left join tenure.queue on queue.name = job.queue and paused_at is not null

@@ -1,0 +1,153 @@
+"""Lists of jobs: live and finished together, newest first, page by page without gaps, and never without a bound."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import psycopg
+import pytest
+
+from tenure.errors import BadInput, UnknownContract
+from tenure.job import Failure, NewJob
+from tenure.postgres import listing
+from tenure.postgres.connect import engine_dsn
+from tenure.postgres.listing import Page
+from tenure.postgres.statement import query
+from tenure.postgres.store import Store
+from tests.harness import Harness
+
+pytestmark = pytest.mark.core
+
+HOPELESS = Failure("x" * 2_000, type="PermanentError", code="NO", retryable=False)
+
+
+async def mixed(store: Store, number: int = 20) -> list[int]:
+    """Jobs of which every third succeeded, every fifth died, and the rest is queued; newest first."""
+    made = await store.enqueue_many(
+        [
+            NewJob("even" if n % 2 == 0 else "odd", {"n": n}, queue=f"q{n % 4}", tenant_id=f"t{n % 3}")
+            for n in range(number)
+        ]
+    )
+    ids = [one.job_id for one in made if one.job_id is not None]
+    for n, job_id in enumerate(ids):
+        if n % 3 == 0 or n % 5 == 0:
+            (job,) = await store.claim_by_id([job_id], worker="w")
+            assert not isinstance(job, Exception)
+            await (store.succeed(job.held) if n % 3 == 0 else store.fail(job.held, HOPELESS))
+    return ids[::-1]
+
+
+def ids(page: Page) -> list[int]:
+    """The ids on a page."""
+    return [job.id for job in page.jobs]
+
+
+async def test_live_and_finished_jobs_stand_in_one_list_newest_first(store: Store) -> None:
+    made = await mixed(store)
+    page = await store.find(limit=100)
+    assert (ids(page), page.next, page.stopped) == (made, None, False)
+    assert {job.state for job in page.jobs} == {"queued", "succeeded", "dead"}
+    dead = next(job for job in page.jobs if job.state == "dead")
+    assert dead.last_error == {"type": "PermanentError", "code": "NO", "message": "x" * 300}
+    assert dead.finished_at is not None
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 20, 21])
+async def test_pages_follow_each_other_without_gap_or_repeat(store: Store, limit: int) -> None:
+    made = await mixed(store)
+    for wanted in ({}, {"type": "odd"}):
+        seen: list[int] = []
+        after: int | None = None
+        while True:
+            page = await store.find(limit=limit, after=after, **wanted)
+            assert len(page.jobs) <= limit
+            seen += ids(page)
+            if page.next is None:
+                break
+            after = page.next
+        assert seen == (made[::2] if wanted else made)
+
+
+async def test_each_filter_and_all_together(store: Store) -> None:
+    made = await mixed(store)
+    await store.enqueue(NewJob("odd", contract="phase27", queue="q1"))
+    jobs = {job.id: job for job in (await store.find(limit=100)).jobs}
+    for column, value in (
+        ("state", "queued"), ("state", "succeeded"), ("state", "dead"), ("type", "odd"), ("queue", "q3"),
+        ("tenant_id", "t2"), ("contract", "phase27"), ("contract", "standard"), ("type", "nothing"),
+    ):  # fmt: skip
+        page = await store.find(limit=100, **{column: value})  # type: ignore[arg-type]
+        assert ids(page) == [job_id for job_id, job in jobs.items() if getattr(job, column) == value], (column, value)
+        assert page.next is None
+    page = await store.find(state="queued", type="odd", queue="q1", tenant_id="t1", contract="standard")
+    assert ids(page)
+    assert set(ids(page)) < set(made)
+
+
+async def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "SCAN", 10)
+    await store.enqueue(NewJob("needle"))
+    made = await mixed(store, 40)
+    needle = made[-1] - 1
+    pages = [await store.find(type="needle")]
+    while (after := pages[-1].next) is not None:
+        assert pages[-1].stopped
+        assert pages[-1].jobs == []
+        pages.append(await store.find(type="needle", after=after))
+        assert len(pages) < 10
+    assert len(pages) > 2
+    assert ids(pages[-1]) == [needle]
+
+
+async def test_a_live_state_is_not_looked_for_among_the_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "SCAN", 5)
+    await store.enqueue(NewJob("first", queue="old"))
+    made = await store.enqueue_many([NewJob("t")] * 30)
+    jobs = await store.claim(worker="w", limit=30)
+    await store.succeed_many([job.held for job in jobs])
+    page = await store.find(state="queued")
+    assert [job.type for job in page.jobs] == ["first"]
+    assert (page.next, len(made)) == (None, 30)
+    assert (await store.find(state="succeeded", limit=2)).next is not None
+
+
+async def test_what_cannot_be_asked_is_refused(store: Store) -> None:
+    with pytest.raises(BadInput, match=r"no job can be 'runing'; the registered contracts have the states .*running"):
+        await store.find(state="runing")
+    with pytest.raises(BadInput, match=r"no job can be 'retrying'; contract standard has the states cancelled, dead"):
+        await store.find(state="retrying", contract="standard")
+    with pytest.raises(UnknownContract):
+        await store.find(contract="standart")
+    for wrong in ({"limit": 0}, {"limit": 1001}, {"after": 0}, {"queue": ""}, {"type": "x" * 201}):
+        with pytest.raises(BadInput):
+            await store.find(**wrong)
+
+
+@pytest.mark.pristine
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_a_page_reads_as_many_rows_as_it_shows_of_a_full_table(store: Store, db: Harness, analyzed: bool) -> None:
+    columns = "id, contract, version, state, role, max_attempts, type, due_at, finished_at"
+    db.sql(
+        "alter table tenure.job set (autovacuum_enabled = false); "
+        f"insert into tenure.job ({columns}) select n, 'standard', '1', 'queued', 'ready', 5, 't', now(), null "
+        f"from generate_series(1, 20000, 2) as n; insert into tenure.job_done ({columns}) "
+        "select n, 'standard', '1', 'succeeded', 'done', 5, 't', now(), now() from generate_series(2, 20000, 2) as n"
+    )
+    if analyzed:
+        db.sql("analyze tenure.job; analyze tenure.job_done")
+    assert ids(await store.find(limit=6, after=15_001)) == list(itertools.islice(range(15_000, 0, -1), 6))
+    asked = query("find")
+    values = {"live": "true", "done": "true", "after": "15001", "scan": "51", "limit": "51"}
+    with psycopg.connect(engine_dsn(db.dsn)) as engine:
+        engine.execute(b"prepare asked as " + asked.text.encode())
+        given = ", ".join(f"'{values[name]}'" if name in values else "null" for name in asked.names)
+        rows = engine.execute(f"explain (analyze, costs off, timing off) execute asked ({given})".encode()).fetchall()
+    plan = "\n".join(row[0] for row in rows)
+    assert "Seq Scan" not in plan, plan
+    read = [float(found) for found in re.findall(r"Index.* Scan.* on job\w*.*actual rows=([\d.]+)", plan)]
+    assert read
+    assert max(read) <= 60, plan
