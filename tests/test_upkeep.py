@@ -67,6 +67,8 @@ async def verbose(store: Store, db: Harness) -> int:
     with db.connection.transaction():
         db.sql("set local session_replication_role = replica")
         db.sql("update tenure.event set ts = ts - interval '8 days' where job_id = %s", made.job_id)
+        for table in ("job", "job_done"):
+            db.sql(f"update tenure.{table} set updated_at = updated_at - interval '8 days' where id = %s", made.job_id)
     return made.job_id
 
 

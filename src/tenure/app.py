@@ -24,7 +24,7 @@ from tenure.errors import BadInput, JobFailed, JobNotFound
 from tenure.job import Job, NewJob
 from tenure.job_type import JobType
 from tenure.local import Local
-from tenure.middleware import Middleware
+from tenure.middleware import Middleware, at_once, through
 from tenure.outcome import Enqueued
 from tenure.settings import Settings
 from tenure.task import CHILD, Call, Decorator, Options, Task, Ticket, check_timeout
@@ -228,7 +228,17 @@ class App:
         async def service_source() -> Local:
             return await self.open_local(connections=2)
 
-        return Worker(self.tasks, source, middleware=self.middleware, open_service_source=service_source, **options)
+        async def listen(_: Any) -> None:
+            from tenure.postgres.listen import Listener
+
+            await Listener(self.settings.direct_url or self.database_url(), worker.heard).run()
+
+        services = [listen] if wakeups and self.settings.wakeups else []
+        worker = Worker(
+            self.tasks, source, middleware=self.middleware, open_service_source=service_source, services=services,
+            **options,
+        )  # fmt: skip
+        return worker
 
     async def __aenter__(self) -> Self:
         return self
@@ -285,6 +295,7 @@ class App:
             numbers=self.settings.numbers,
             max_bytes=self.settings.max_payload_bytes,
             connections=connections,
+            wake=self.settings.wakeups,
         )
         return Local(store)
 
@@ -316,7 +327,7 @@ class App:
             answers.append(await local.enqueue(job))
             return answers[-1].job_id
 
-        job_id = await self._through(job, make)
+        job_id = await through(self.middleware, job, make)
         return Ticket(job_id, answers[-1].made if answers else False)
 
     async def _enqueue_all(self, jobs: Sequence[NewJob]) -> list[int]:
@@ -336,7 +347,9 @@ class App:
         waits = is_async(connection)  # who forgot the connection is told so, and not that an argument is missing
         job = new()
         if self._joining is None:
-            self._joining = Joining(Registry(self.settings.numbers), self.settings.max_payload_bytes)
+            self._joining = Joining(
+                Registry(self.settings.numbers), self.settings.max_payload_bytes, wake=self.settings.wakeups
+            )
         joining, answers = self._joining, list[Enqueued]()
 
         async def join(job: NewJob) -> int:
@@ -345,17 +358,10 @@ class App:
             return answers[-1].job_id
 
         async def ticket() -> Ticket[Any]:
-            job_id = await self._through(job, join)
+            job_id = await through(self.middleware, job, join)
             return Ticket(job_id, answers[-1].made if answers else False)
 
-        return ticket() if waits else _at_once(ticket())
-
-    async def _through(self, job: NewJob, make: Callable[[NewJob], Awaitable[int]]) -> int:
-        """Make a job, with every middleware around it, the first given outermost."""
-        go_on = make
-        for middleware in reversed(self.middleware):
-            go_on = _around(middleware, go_on)
-        return await go_on(job)
+        return ticket() if waits else at_once(ticket())
 
     def _in_background(self, said: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the background loop and wait for it, in whatever thread the caller is."""
@@ -365,23 +371,6 @@ class App:
                 threading.Thread(target=loop.run_forever, name="tenure-sync", daemon=True).start()
                 self._background = (os.getpid(), loop)
         return asyncio.run_coroutine_threadsafe(said, self._background[1]).result()
-
-
-def _at_once(said: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that has nothing to wait for, where nobody could wait."""
-    try:
-        said.send(None)
-    except StopIteration as ended:
-        return ended.value  # type: ignore[no-any-return]
-    said.close()
-    raise BadInput(
-        "a middleware's enqueue waits for something, which a synchronous connection cannot. "
-        "Next: enqueue_in with an asynchronous connection, or let the middleware not wait"
-    )
-
-
-def _around(middleware: Middleware, go_on: Callable[[NewJob], Awaitable[int]]) -> Callable[[NewJob], Awaitable[int]]:
-    return lambda job: middleware.enqueue(job, go_on)
 
 
 def _type(name: str, contract: str, numbers: Mapping[str, Any]) -> JobType | None:

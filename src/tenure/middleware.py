@@ -13,8 +13,10 @@ because what they tell of has already happened.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenure.errors import BadInput
 
 if TYPE_CHECKING:
     from tenure.context import Context
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from tenure.job import Job, NewJob
     from tenure.outcome import Moved
     from tenure.queue import Decision
+
+T = TypeVar("T")
 
 
 class Middleware:
@@ -43,3 +47,28 @@ class Middleware:
 
     async def shutdown(self) -> None:
         """The worker has let go of its last job."""
+
+
+async def through(middleware: Sequence[Middleware], job: NewJob, make: Callable[[NewJob], Awaitable[int]]) -> int:
+    """Make a job, with every middleware around it, the first given outermost; its id."""
+    go_on = make
+    for each in reversed(middleware):
+        go_on = _around(each, go_on)
+    return await go_on(job)
+
+
+def _around(middleware: Middleware, go_on: Callable[[NewJob], Awaitable[int]]) -> Callable[[NewJob], Awaitable[int]]:
+    return lambda job: middleware.enqueue(job, go_on)
+
+
+def at_once(said: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that has nothing to wait for, where nobody could wait."""
+    try:
+        said.send(None)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return]
+    said.close()
+    raise BadInput(
+        "a middleware's enqueue waits for something, which a synchronous connection cannot. "
+        "Next: enqueue_in with an asynchronous connection, or let the middleware not wait"
+    )

@@ -2,6 +2,7 @@
 
     DATABASE_URL                        which PostgreSQL; without it, the embedded one
     TENURE_MAX_PAYLOAD_BYTES            largest payload, result or error
+    TENURE_DIRECT_URL                   the same database without the pooler in between, for listening
     TENURE_WAKEUPS                      on or off: whether workers are told of new jobs, or only poll
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
     TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the names that the documents give them
@@ -29,6 +30,8 @@ class Settings:
     max_payload_bytes: int = MAX_BYTES
     #: Whether workers are told of new jobs at once; without, they find them by polling.
     wakeups: bool = True
+    #: The database's own address, where `database_url` is a pooler's; None where they are the same.
+    direct_url: str | None = None
     #: contract → number → value, for the numbers that were set.
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -39,6 +42,7 @@ class Settings:
         return cls(
             database_url=given.get("DATABASE_URL") or None,
             max_payload_bytes=_whole(given, "TENURE_MAX_PAYLOAD_BYTES", MAX_BYTES),
+            direct_url=given.get("TENURE_DIRECT_URL") or None,
             wakeups=_switch(given, "TENURE_WAKEUPS", True),
             numbers={contract.name: found for contract in contracts.values() if (found := _numbers(given, contract))},
         )

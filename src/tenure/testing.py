@@ -44,8 +44,10 @@ async def advance(app: App, **span: float) -> None:
 
 async def enqueued(app: App, task: Task[..., Any] | None = None) -> list[Job]:
     """Jobs, newest first, finished or not: of this task, or of all."""
-    found = await (await app._local()).store.find(type=None if task is None else task.name, limit=1_000)
-    return list(found.jobs)
+    store = (await app._local()).store
+    found = await store.find(type=None if task is None else task.name, limit=1_000)
+    jobs = await store.jobs([listed.id for listed in found.jobs])
+    return sorted(jobs, key=lambda job: job.id, reverse=True)
 
 
 async def assert_enqueued(app: App, task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Job:

@@ -19,12 +19,14 @@ from tenure.postgres.connect import our_errors
 from tenure.postgres.enqueue import Order, enqueue
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, run, run_sync, statement
+from tenure.postgres.wake import due, notify
 
 
 class Joining:
     """Makes jobs on connections that it is given."""
 
-    def __init__(self, registry: Registry, max_bytes: int) -> None:
+    def __init__(self, registry: Registry, max_bytes: int, *, wake: bool) -> None:
+        self._wake = wake
         self._registry = registry
         self._max_bytes = max_bytes
 
@@ -47,6 +49,8 @@ class Joining:
         ((made,),) = yield from enqueue([Order(machine, [job], [payload])], None)
         if isinstance(made, Refused):
             raise made
+        if self._wake:  # heard when the caller commits
+            yield from notify(due([job]))
         return made
 
 

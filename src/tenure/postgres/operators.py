@@ -17,6 +17,7 @@ from tenure.postgres.letters import Letters
 from tenure.postgres.machine import Machine
 from tenure.postgres.repeats import Use, once
 from tenure.postgres.statement import Plan, statement
+from tenure.wakeup import ABOUT_A_JOB
 
 
 async def cancel(
@@ -34,9 +35,11 @@ async def cancel(
             return [Refused(job_id, why, code="CANCEL_MODE") for job_id in part]
         use = _use(tenant, key, "cancel", part[0], mode, reason, actor)
         soft = mode == "soft"
-        return await engine.run(
+        answers = await engine.run(
             lambda: once(use, lambda: notes.cancels(machine, part, soft=soft, reason=reason, actor=actor))
         )
+        engine.wakeups.want((ABOUT_A_JOB, str(one.job_id)) for one in answers if not isinstance(one, Refused))
+        return answers
 
     return await engine.by_job(ids, cancels)
 

@@ -23,6 +23,7 @@ from tenure.middleware import Middleware
 from tenure.patience import Patience
 from tenure.queue import Decision
 from tenure.task import Task
+from tenure.wakeup import ABOUT_A_JOB
 from tenure.worker.execute import Executor, was_lost
 from tenure.worker.handle import Done, Verdict
 from tenure.worker.heart import Heart
@@ -115,14 +116,12 @@ class Worker:
         _log.info("%s stops: %d jobs are running", self.name, self._busy)
         self._woken.set()
 
-    def wake(self, contract: str = "") -> None:
-        """Somebody says that there are jobs (of this contract): look at once."""
-        if self._loop is not None:
+    def heard(self, contract: str, queue: str) -> None:
+        """A wake-up, from any thread: there may be jobs of this contract and queue, or something was done to a job."""
+        if contract == ABOUT_A_JOB:
+            self._heart.soon(int(queue))
+        elif self._loop is not None and (not queue or queue in self.queues):
             self._loop.call_soon_threadsafe(self._look, contract)
-
-    def look_at(self, job_id: int) -> None:
-        """Somebody says that something was done to this job: beat now, and see."""
-        self._heart.soon(job_id)
 
     def _look(self, contract: str) -> None:
         self._hot |= dict.fromkeys([contract] if contract in self._served() else self._served())
