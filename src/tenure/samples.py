@@ -21,6 +21,13 @@ async def greet(name: str = "world") -> str:
 
 
 @app.task
+async def work(seconds: float = 0.1) -> float:
+    """Takes its time."""
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@app.task
 async def flaky(luck: float = 0.5) -> str:
     """Fails by chance; how often it is tried again is its contract's business."""
     await asyncio.sleep(0.02)

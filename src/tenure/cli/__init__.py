@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, dlq, enqueue, jobs, migrate, proving, queues, worker
+from tenure.cli import contracts, demo, dev, dlq, enqueue, jobs, migrate, proving, queues, worker
 from tenure.cli.shown import refusal
 from tenure.errors import TenureError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 migrate.add_to(app)
 demo.add_to(app)
+dev.add_to(app)
 contracts.add_to(app)
 proving.add_to(app)
 jobs.add_to(app)

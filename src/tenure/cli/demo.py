@@ -1,20 +1,45 @@
-"""`tenure demo`: a minute's tour of the kernel on an embedded PostgreSQL of its own, verified at the end."""
+"""`tenure demo`: a minute with real workers on an embedded PostgreSQL of its own, one of them killed, then verified.
+
+PostgreSQL ─▶ jobs under six contracts ─▶ two workers, one is killed ─▶ everything ends ─▶ every log is checked
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from tenure.contracts import BUILT_IN
+
 if TYPE_CHECKING:
     from tenure.postgres.store import Store
+    from tenure.task import Call
 
-JOBS = 2_000
+#: Of each contract so many jobs that work, that fail now and then, and that always fail.
+GOOD, FLAKY, HOPELESS = 120, 25, 5
+#: The shortest leases that each contract allows, and hardly any waiting between tries, so that a minute is enough.
+_HURRY = {
+    f"TENURE_{contract.name.upper()}_{number.upper()}": str(value)
+    for contract in BUILT_IN.values()
+    for number, value in (
+        ("lease_ms", contract.lease.minimum_ms),
+        ("heartbeat_ms", contract.lease.heartbeat and contract.lease.heartbeat.minimum_ms),
+        ("backoff_base_ms", 50),
+        ("backoff_cap_ms", 400),
+    )
+    if value is not None
+}
+_COLUMNS = {"ready": "waiting", "waiting": "waiting", "leased": "running", "active": "running", "settling": "running"}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -23,15 +48,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo() -> None:
-    """Start a PostgreSQL, run jobs through all six contracts, lose a worker, and check the log against the rows."""
+    """Run jobs under all six contracts with real workers, kill one, and check every log against its row."""
     from tenure.embedded import Cluster
     from tenure.postgres.migrate import migrate
 
     with tempfile.TemporaryDirectory(prefix="tenure-demo-") as directory:
         begun = time.perf_counter()
         with Cluster(Path(directory)) as cluster:
-            _say(f"PostgreSQL is up after {time.perf_counter() - begun:.1f} s, in a directory that will be removed")
             migrate(cluster.dsn)
+            _say(f"PostgreSQL is up after {time.perf_counter() - begun:.1f} s, in a directory that will be removed")
             agreed = asyncio.run(_tour(cluster.dsn))
     if not agreed:
         raise typer.Exit(1)
@@ -41,40 +66,106 @@ async def _tour(dsn: str) -> bool:
     from tenure.postgres.store import Store
 
     async with Store.open(dsn) as store:
-        await _throughput(store)
-        await _lost_worker(store)
-        await _lifecycles(dsn)
-        await _undone(store)
+        total = await _enqueued(store)
+        with _workers(dsn) as workers:
+            await _worked(store, workers, total)
+        await _summary(store)
+        await _late_worker(store)
         explored = _explored()
         return await _verified(store) and explored
 
 
-async def _throughput(store: Store) -> None:
-    from tenure.job import NewJob
+async def _enqueued(store: Store) -> int:
+    from tenure import samples
 
-    _title(f"{JOBS:,} jobs, each one fenced and logged at every step")
+    calls: list[Call[object]] = []
+    for name in BUILT_IN:
+        calls += [samples.work.options(contract=name).call(random.uniform(0.05, 0.4)) for _ in range(GOOD)]
+        calls += [samples.flaky.options(contract=name).call(0.6) for _ in range(FLAKY)]
+        calls += [samples.flaky.options(contract=name).call(0.0) for _ in range(HOPELESS)]
+    calls += [samples.order.call(7, in_stock=False)]
+    random.shuffle(calls)
     begun = time.perf_counter()
-    await store.enqueue_many([NewJob("greet", {"n": n}) for n in range(JOBS)])
-    enqueued = time.perf_counter()
-    done = 0
-    while held := await store.claim(worker="demo-1", limit=500):
-        await store.succeed_many([job.held for job in held], [{"hello": job.payload["n"]} for job in held])
-        done += len(held)
-    drained = time.perf_counter()
-    print(
-        f"  enqueued at {JOBS / (enqueued - begun):,.0f} jobs/s, "
-        f"claimed and finished at {done / (drained - enqueued):,.0f} jobs/s"
+    await store.enqueue_many([call.job for call in calls])
+    spent = time.perf_counter() - begun
+    _title(
+        f"{len(calls)} jobs under six contracts, enqueued in {spent * 1_000:.0f} ms; some will fail, a few always do"
     )
+    return len(calls)
 
 
-async def _lost_worker(store: Store) -> None:
+@contextmanager
+def _workers(dsn: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two worker processes, of which none is left."""
+    environment = {**os.environ, **_HURRY, "DATABASE_URL": dsn}
+    command = [sys.executable, "-m", "tenure", "worker", "tenure.samples:app", "--concurrency", "20", "--poll", "0.2"]
+    workers = [
+        subprocess.Popen([*command, "--name", f"worker-{n}", "--log-level", "error"], env=environment) for n in (1, 2)
+    ]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait()
+
+
+async def _worked(store: Store, workers: list[subprocess.Popen[bytes]], total: int) -> None:
+    """Watch until everything has ended; in between, kill the first worker."""
+    killed_at: float | None = None
+    shown = 0
+    while True:
+        tally = await store.tally()
+        done = sum(count for _, _, role, count in tally if role == "done")
+        if killed_at is None and done > total // 4:
+            held = await store.find(state="running", limit=1_000)
+            mine = sum(job.lease_owner == "worker-1" for job in held.jobs)
+            workers[0].kill()
+            killed_at = time.perf_counter()
+            _say(f"  worker-1 (pid {workers[0].pid}) is killed with kill -9; it held at least {mine} jobs", over=shown)
+            shown = 0
+        shown = _live(tally, over=shown)
+        if done == total:
+            break
+        await asyncio.sleep(0.25)
+    since = time.perf_counter() - (killed_at or time.perf_counter())
+    _say(f"  everything has ended, {since:.0f} s after the kill; the longest lease of a dead worker was waited for")
+
+
+def _live(tally: list[tuple[str, str, str, int]], over: int) -> int:
+    """Draw where the jobs are, over the table that was drawn before; how many lines it has. Only for a terminal."""
+    if not sys.stderr.isatty():
+        return 0
+    rows = [f"  {'':<12}{'waiting':>9}{'running':>9}{'ended well':>12}{'ended badly':>13}"]
+    for name, contract in BUILT_IN.items():
+        seen = dict.fromkeys(("waiting", "running", "well", "badly"), 0)
+        for counted, state, role, count in tally:
+            if counted == name:
+                seen[_COLUMNS.get(role) or ("well" if state in contract.successes() else "badly")] += count
+        rows.append(f"  {name:<12}{seen['waiting']:>9}{seen['running']:>9}{seen['well']:>12}{seen['badly']:>13}")
+    sys.stderr.write((f"\x1b[{over}A" if over else "") + "".join(f"\x1b[2K{row}\n" for row in rows))
+    sys.stderr.flush()
+    return len(rows)
+
+
+async def _summary(store: Store) -> None:
+    _title("How they ended: each contract in its own words")
+    ended: dict[str, list[str]] = {}
+    for name, state, _, count in await store.tally():
+        ended.setdefault(name, []).append(f"{count} {state}")
+    for name, counts in ended.items():
+        print(f"  {name:<12}{', '.join(counts)}")
+
+
+async def _late_worker(store: Store) -> None:
     from tenure.errors import StaleLease
     from tenure.job import NewJob
 
     _title("A worker freezes, its lease runs out, and it comes back too late")
     await store.enqueue(NewJob("report", {"month": "May"}, queue="slow"))
     (frozen,) = await store.claim(queues=["slow"], worker="frozen", lease_ms=2_000)
-    print(f"  worker 'frozen' holds job {frozen.id} for 2 s … and says nothing")
+    print(f"  worker 'frozen' holds job {frozen.id} for 2 s … and says nothing", flush=True)
     while not await store.reap("standard"):  # noqa: ASYNC110 (the database's clock is what we wait for)
         await asyncio.sleep(0.1)
     (rescued,) = await store.claim(queues=["slow"], worker="rescuer")
@@ -86,80 +177,7 @@ async def _lost_worker(store: Store) -> None:
     await store.succeed(rescued.held, {"sent": "once"})
 
 
-async def _lifecycles(dsn: str) -> None:
-    from tenure.contracts import BUILT_IN
-    from tenure.job import NewJob
-    from tenure.postgres.store import Store
-
-    _title("One engine, six contracts: the same job that always fails (waits shortened for the demo)")
-    short = {name: {"backoff_base_ms": 20, "backoff_cap_ms": 60} for name in BUILT_IN}
-    async with Store.open(dsn, numbers=short) as store:
-        for name, contract in BUILT_IN.items():
-            made = await store.enqueue(NewJob("flaky", contract=name))
-            while await _fails_once(store, name, made.job_id):
-                pass
-            states = [contract.initial, *(event.to_state for event in await store.events(made.job_id))]
-            print(f"  {name:<12}{_path(states)}")
-
-
-async def _fails_once(store: Store, contract: str, job_id: int) -> bool:
-    """Take the job as soon as it is due, and fail it; whether it will run again."""
-    from tenure.job import Failure, Job
-
-    while True:
-        await store.promote(contract)
-        (job,) = await store.claim_by_id([job_id], worker="unlucky", contract=contract)
-        if isinstance(job, Job):
-            await store.start(job.held)
-            moved = await store.fail(job.held, Failure("no luck", code="LUCK", retryable=True))
-            return moved.will_retry
-        await asyncio.sleep(0.02)
-
-
-def _path(states: list[str]) -> str:
-    """The way a job went, with rounds that repeat written once: (queued → running)×5 → dead."""
-    shown, at = [], 0
-    while at < len(states):
-        lengths = range(1, (len(states) - at) // 2 + 1)
-        length = max(lengths, key=lambda size: size * (_rounds(states, at, size) - 1), default=1)
-        rounds = _rounds(states, at, length)
-        if rounds > 1:
-            shown.append(f"({' → '.join(states[at : at + length])})×{rounds}")
-            at += rounds * length
-        else:
-            shown.append(states[at])
-            at += 1
-    return " → ".join(shown)
-
-
-def _rounds(states: list[str], at: int, length: int) -> int:
-    """How often the states from `at` on, so many of them, come one after the other."""
-    count = 1
-    while states[at : at + length] == states[at + count * length : at + (count + 1) * length]:
-        count += 1
-    return count
-
-
-async def _undone(store: Store) -> None:
-    from tenure.job import Failure, NewJob
-
-    _title("A job charges a card, then fails for good: what it did is undone before it ends")
-    made = await store.enqueue(NewJob("order", {"n": 7}, contract="reliability", queue="orders"))
-    (job,) = await store.claim("reliability", ["orders"], worker="shop")
-    await store.start(job.held)
-    for node in ("charge the card", "reserve the goods"):
-        await store.effect(job.held, node, compensable=True)
-    told = await store.fail(job.held, Failure("the address does not exist", type="PermanentError"))
-    print(f"  fail answers, with the lease kept: undo {', then '.join(told.compensate)}")
-    moved = await store.compensated(job.held, key="undone")
-    again = await store.compensated(job.held, key="undone")
-    print(f"  compensated: the job is {moved.state}; said twice with one key, the answer is the same: {moved == again}")
-    names = [event.trigger for event in await store.events(made.job_id)]
-    print(f"  its log: {', '.join(names)}")
-
-
 def _explored() -> bool:
-    from tenure.contracts import BUILT_IN
     from tenure.explore import explore
 
     _title("Every history that a contract allows, explored without a database")
@@ -181,13 +199,14 @@ async def _verified(store: Store) -> bool:
         print(f"  {violation.promise}: job {violation.job_id}: {violation.what}")
     sound = not report.violations
     print("  every job is where its log says it is" if sound else "  SOMETHING IS WRONG: please report this")
-    print("\nNext: docs/tutorial.md, the same by hand")
+    print("\nNext: docs/guide.md for your own tasks; tenure dev for a place to try them")
     return sound
 
 
 def _title(text: str) -> None:
-    print(f"\n{text}")
+    print(f"\n{text}", flush=True)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+def _say(text: str, over: int = 0) -> None:
+    up = f"\x1b[{over}A\x1b[0J" if over else ""
+    print(f"{up}{text}", file=sys.stderr, flush=True)

@@ -76,6 +76,12 @@ class Page:
     stopped: bool
 
 
+async def tally(engine: Engine) -> list[tuple[str, str, str, int]]:
+    """How many jobs there are of each contract in each state, with its role; reads every job."""
+    rows = await engine.run(lambda: ask("tally", {}))
+    return [(contract, state, role, count) for contract, state, role, count in rows]
+
+
 async def find(engine: Engine, wanted: Wanted, *, limit: int, after: int | None) -> Page:
     """A page of the jobs that match, live or finished."""
     intake.whole("limit", limit, 1, MAX_PAGE)

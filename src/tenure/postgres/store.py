@@ -26,7 +26,7 @@ from tenure.postgres.enqueue import Order, enqueue
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
 from tenure.postgres.letters import Letters
-from tenure.postgres.listing import Page, Wanted, find
+from tenure.postgres.listing import Page, Wanted, find, tally
 from tenure.postgres.machine import Machine
 from tenure.postgres.queues import Queues
 from tenure.postgres.statement import Plan
@@ -448,6 +448,10 @@ class Store:
         if not self._engine.registry.installation:
             await self._engine.run(self._engine.registry.load)
         return [self._engine.job(row) for row in await self._engine.run(lambda: ask("jobs", {"ids": list(ids)}))]
+
+    async def tally(self) -> list[tuple[str, str, str, int]]:
+        """How many jobs there are: contract, state, role, number. It reads every job, so it is for small databases."""
+        return await tally(self._engine)
 
     async def find(
         self,

@@ -53,7 +53,7 @@ class Executor:
     async def run(self, running: Running, task: Task[..., Any], *, alone: bool) -> Verdict | None:
         """Run it to its end, whatever that is; None when the job is no longer this worker's to speak of."""
         running.ctx = Context(running.job, SourcePort(self._source, running), asyncio.get_running_loop())
-        if running.was_ended:
+        if running.was_ended():
             return None
         if running.job.pending is not None:  # it has failed already; what is left is to undo what it did
             return _failed_before(running.job.pending)
@@ -69,7 +69,7 @@ class Executor:
         except asyncio.CancelledError as error:
             return self._interrupted(running, error)
         except ProcessDied as error:
-            return None if running.was_ended else failure_of(error)
+            return None if running.was_ended() else failure_of(error)
         except BaseException as error:  # SystemExit too is only what this handler did
             return failure_of(error)
 

@@ -30,7 +30,6 @@ class Running:
         #: Whether the handler has ended: from then on the job is not interrupted, but told of.
         self.is_ended = False
 
-    @property
     def was_ended(self) -> bool:
         """Whether the handler was interrupted, and what it did is no longer ours to tell."""
         return self.why is not None
