@@ -51,6 +51,10 @@ class Local:
         registered = await self.store.audit.contracts()
         return {name: contract for (name, _), contract in registered.items()}
 
+    async def due(self, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
+        """Which of these contracts have something to claim from these queues now."""
+        return await self.store.due(contracts, queues)
+
     async def claim(
         self, contract: str, queues: Sequence[str], *, worker: str, limit: int, claim_key: UUID
     ) -> list[Job]:

@@ -26,8 +26,24 @@ class Order(NamedTuple):
     payloads: Sequence[str]
 
 
-def enqueue(orders: Sequence[Order], created_by: str | None) -> Plan[list[list[Enqueued | Refused]]]:
-    """Make jobs; those with a key at most once. Answers per order, in the order asked."""
+def is_lone(orders: Sequence[Order]) -> bool:
+    """Whether this is one job that one statement makes, which then can carry a wake-up along."""
+    if len(orders) != 1 or len(orders[0].jobs) != 1:
+        return False
+    return orders[0].jobs[0].key is None and orders[0].machine.contract.wakeup != "pointer"
+
+
+def enqueue(
+    orders: Sequence[Order], created_by: str | None, word: str | None = None
+) -> Plan[list[list[Enqueued | Refused]]]:
+    """Make jobs; those with a key at most once. Answers per order, in the order asked.
+
+    A lone job may carry a word to listeners: it saves the worker that waits for it a round trip.
+    """
+    if word is not None:
+        values = {**_rows(orders[0], [0], created_by), "word": word}
+        rows = yield statement("enqueue", values, parts=("lone",))
+        return [[Enqueued(rows[0][0], made=True)]]
     plain = [_parts(order) for order in orders]
     wakes = any(order.machine.contract.wakeup == "pointer" for order in orders)
     if not wakes and len(orders) == 1 and len(plain[0]) == 1 and len(plain[0][0]) == len(orders[0].jobs):

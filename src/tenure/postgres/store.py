@@ -22,7 +22,7 @@ from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.postgres import notes, operators, verbs
 from tenure.postgres.audit import Audit
 from tenure.postgres.engine import Engine, ask
-from tenure.postgres.enqueue import Order, enqueue
+from tenure.postgres.enqueue import Order, enqueue, is_lone
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
 from tenure.postgres.letters import Letters
@@ -101,11 +101,13 @@ class Store:
             checked = [self._checked(machine.contract, jobs, n) for n in places]
             orders.append(Order(machine, [jobs[n] for n in places], checked))
         answers: list[Any] = [None] * len(jobs)
-        made = await self._engine.extending(lambda: enqueue(orders, created_by)) if orders else []
+        word = self._engine.wakeups.along(jobs[0]) if is_lone(orders) else None
+        made = await self._engine.extending(lambda: enqueue(orders, created_by, word)) if orders else []
         for places, part in zip(groups.values(), made, strict=True):
             for n, answer in zip(places, part, strict=True):
                 answers[n] = answer
-        self._wake(jobs, answers)
+        if word is None:
+            self._wake(jobs, answers)
         return answers
 
     def _wake(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued | Refused]) -> None:
@@ -121,6 +123,11 @@ class Store:
             if len(jobs) == 1:
                 raise
             raise type(error)(f"job {n + 1} of {len(jobs)}: {error}") from None
+
+    async def due(self, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
+        """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
+        values = {"contracts": list(contracts), "queues": list(queues)}
+        return [name for (name,) in await self._engine.run(lambda: ask("due", values))]
 
     async def claim(
         self,

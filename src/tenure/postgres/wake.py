@@ -77,6 +77,16 @@ class Wakeups:
         elif any(self._resting.get(one, 0.0) <= time.monotonic() for one in new):
             self._more.set()
 
+    def along(self, job: NewJob) -> str | None:
+        """The wake-up for a job that is about to be made, to be sent with it; None where it rests or is not wanted."""
+        named = due([job]) if self.on else set()
+        for one in named:
+            now = time.monotonic()
+            if self._resting.get(one, 0.0) <= now:
+                self._resting[one] = now + REST
+                return spelled(*one)
+        return None
+
     async def close(self) -> None:
         """Send what is still wanted without any rest, for a moment at the most."""
         self._closing = True

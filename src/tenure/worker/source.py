@@ -20,6 +20,9 @@ class JobSource(Protocol):
     async def contracts(self) -> Mapping[str, Contract]:
         """Every registered contract by name."""
 
+    async def due(self, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
+        """Which of these contracts have something to claim from these queues now."""
+
     async def claim(
         self, contract: str, queues: Sequence[str], *, worker: str, limit: int, claim_key: UUID
     ) -> list[Job]:

@@ -124,7 +124,10 @@ class Worker:
             self._loop.call_soon_threadsafe(self._look, contract)
 
     def _look(self, contract: str) -> None:
-        self._hot |= dict.fromkeys([contract] if contract in self._served() else self._served())
+        served = self._served()
+        self._hot = (
+            dict.fromkeys([contract] if contract in served else served) | self._hot
+        )  # before those that polls found
         self._woken.set()
 
     def _served(self) -> list[str]:
@@ -145,7 +148,8 @@ class Worker:
         """Claim for the free slots, contract by contract, while there is something to claim."""
         patience = Patience()
         while not self.stopping:
-            self._poll()
+            if time.monotonic() >= self._next_poll:
+                await self._poll()
             if self._busy >= self.concurrency or not self._hot:
                 if self._until_idle and not self._hot and not self._tasks:
                     return
@@ -165,12 +169,14 @@ class Worker:
                 self._hot[contract] = None
                 await patience.wait()
 
-    def _poll(self) -> None:
-        """Ask every contract from time to time, whatever the others have to do; never in step with other workers."""
-        now = time.monotonic()
-        if now >= self._next_poll:
-            self._hot |= dict.fromkeys(self._served())
-            self._next_poll = now + self._poll_s * (0.75 + time.monotonic_ns() // 1_000 % 500 / 1_000)
+    async def _poll(self) -> None:
+        """Ask from time to time which contracts have something due, never in step with other workers."""
+        spread = 0.75 + time.monotonic_ns() // 1_000 % 500 / 1_000
+        self._next_poll = time.monotonic() + self._poll_s * spread
+        try:
+            self._hot |= dict.fromkeys(await self._source.due(self._served(), self.queues))
+        except TenureError as error:
+            _log.debug("%s cannot look for jobs: %s", self.name, error)
 
     async def _rest(self) -> None:
         """Wait for a free slot, a wake-up, or the time to look again."""

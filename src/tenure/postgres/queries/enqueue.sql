@@ -24,3 +24,4 @@ from (select clock_timestamp() as t) as clock,
            n)
 order by a.n
 returning id
+--lone:, pg_notify('tenure', :word::text)
