@@ -226,14 +226,19 @@ class App:
             return local
 
         async def service_source() -> Local:
-            return await self.open_local(connections=2)
+            return await self.open_local(connections=6)  # a beat, which never waits for one, and upkeep's loops
+
+        async def keep_up(local: Any) -> None:
+            from tenure.upkeep import Keep, Upkeep
+
+            await Upkeep(local.store, Keep(**self.settings.keep)).run()
 
         async def listen(_: Any) -> None:
             from tenure.postgres.listen import Listener
 
             await Listener(self.settings.direct_url or self.database_url(), worker.heard).run()
 
-        services = [listen] if wakeups and self.settings.wakeups else []
+        services = [keep_up] * upkeep + [listen] * (wakeups and self.settings.wakeups)
         worker = Worker(
             self.tasks, source, middleware=self.middleware, open_service_source=service_source, services=services,
             **options,

@@ -30,6 +30,7 @@ LENGTHS: Mapping[str, int] = {
 }  # fmt: skip
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_SPAN = re.compile(r"([0-9]{1,12})\s*(s|m|h|d)")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -161,6 +162,12 @@ def moment(kind: str, value: datetime) -> datetime:
         return value.astimezone(UTC)
     except OverflowError:
         raise BadInput(f"{kind} is {value}, which no calendar has in UTC") from None
+
+
+def span(text: str) -> int | None:
+    """Seconds as people write them, 30s, 5m, 2h or 7d; None when it is no such text."""
+    found = _SPAN.fullmatch(text.strip())
+    return None if found is None else int(found[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
 
 
 def _walk(kind: str, value: Any) -> None:

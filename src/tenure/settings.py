@@ -4,6 +4,7 @@
     TENURE_MAX_PAYLOAD_BYTES            largest payload, result or error
     TENURE_DIRECT_URL                   the same database without the pooler in between, for listening
     TENURE_WAKEUPS                      on or off: whether workers are told of new jobs, or only poll
+    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS: how long what is past is kept (90d, 12h)
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
     TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the names that the documents give them
 
@@ -19,7 +20,14 @@ from dataclasses import dataclass, field
 from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, Unsound
-from tenure.intake import MAX_BYTES
+from tenure.intake import MAX_BYTES, span
+
+#: What is kept for a time, under which name, and at least for how many seconds.
+_KEPT = {
+    "TENURE_KEEP_JOBS": ("jobs", 60), "TENURE_KEEP_PAYLOADS": ("payloads", 0), "TENURE_KEEP_KEYS": ("keys", 0),
+    "TENURE_KEEP_CLAIMS": ("claims", 60),
+}  # fmt: skip
+_LONGEST = 36_500 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class Settings:
     direct_url: str | None = None
     #: contract → number → value, for the numbers that were set.
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    #: what → seconds, for what upkeep is to keep otherwise than by default: `Keep(**settings.keep)`.
+    keep: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
@@ -45,7 +55,25 @@ class Settings:
             direct_url=given.get("TENURE_DIRECT_URL") or None,
             wakeups=_switch(given, "TENURE_WAKEUPS", True),
             numbers={contract.name: found for contract in contracts.values() if (found := _numbers(given, contract))},
+            keep=_keep(given),
         )
+
+
+def _keep(environ: Mapping[str, str]) -> dict[str, float]:
+    family = {name.rpartition("_")[0] for name in _KEPT}
+    for name in environ:
+        if name.rpartition("_")[0] in family and name not in _KEPT:
+            raise BadInput(f"{name} is no setting; what is kept is set by {', '.join(_KEPT)}")
+    kept: dict[str, float] = {}
+    for name, (what, low) in _KEPT.items():
+        if (text := environ.get(name)) is None:
+            continue
+        seconds = span(text)
+        if seconds is None or not low <= seconds <= _LONGEST:
+            least = f", at least {low}s" if low else ""
+            raise BadInput(f"{name} must be a span of time like 90d, 12h, 30m or 45s{least}, not {text!r}")
+        kept[what] = float(seconds)
+    return kept
 
 
 def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:

@@ -35,7 +35,7 @@ class Quick(Store):
 
     dsn: str
 
-    async def reap(self, contract: str, limit: int = 1000) -> list[Outcome]:
+    async def reap(self, contract: str, limit: int = 1000, **options: Any) -> list[Outcome]:
         """Let the replay's leases have run out, then close them."""
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
             await connection.execute(_LET_LEASES_RUN_OUT)

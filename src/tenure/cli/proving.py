@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from tenure import intake
 from tenure.cli.database import database, with_store
 from tenure.cli.given import number
 from tenure.cli.shown import as_json, ids_as_text, table
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SPAN = re.compile(r"([0-9]{1,12})\s*(s|m|h|d)\Z")
 _LONGEST = 36_500 * 86_400
 _Since = typer.Option(None, "--since", help="Only jobs that changed since: a time (ISO 8601), or 30s, 5m, 2h, 7d ago.")
 _Database = typer.Option(None, "--database-url", help="Which database; default DATABASE_URL, else the embedded one.")
@@ -82,8 +81,7 @@ def _progress(report: Audited) -> None:
 
 def _moment(text: str) -> datetime | timedelta:
     """A time as it was typed, or how long ago: then it is the database's clock that counts."""
-    if found := _SPAN.match(text.strip()):
-        seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
+    if (seconds := intake.span(text)) is not None:
         if seconds > _LONGEST:
             raise BadInput(f"--since is at most {_LONGEST // 86_400} days ago, not {text!r}")
         return timedelta(seconds=seconds)

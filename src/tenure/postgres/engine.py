@@ -7,6 +7,7 @@ order asked.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
@@ -27,6 +28,7 @@ from tenure.postgres.wake import Wakeups
 T = TypeVar("T")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 _DEADLOCK_TRIES = 5
+_RECONNECT_SEC = 0.5
 
 
 class Engine:
@@ -47,8 +49,9 @@ class Engine:
         with connecting():  # a pool would try for long, and not say why
             await (await psycopg.AsyncConnection.connect(address)).close()
         pool: Pool = AsyncConnectionPool(
-            address, min_size=1, max_size=connections, open=False, timeout=10, kwargs={"autocommit": True}
-        )
+            address, min_size=1, max_size=connections, open=False, timeout=10, kwargs={"autocommit": True},
+            reconnect_timeout=_RECONNECT_SEC, reconnect_failed=_try_again,
+        )  # fmt: skip
         await pool.open()
         return cls(pool, registry, wake=wake)
 
@@ -70,6 +73,14 @@ class Engine:
 
     async def run(self, plan: Callable[[], Plan[T]]) -> T:
         """Run a verb, again if it met a deadlock; the plan is made anew for each try."""
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
+        answer = await self._run(plan)
+        if task and task.cancelling() > before:  # before Python 3.12 `wait_for` swallows a cancel that meets an answer
+            raise asyncio.CancelledError
+        return answer
+
+    async def _run(self, plan: Callable[[], Plan[T]]) -> T:
         if self._lent and self._pool.closed:
             raise BadInput("the pool that was given is not open. Next: open it before, close it after")
         for turn in range(_DEADLOCK_TRIES):
@@ -148,6 +159,12 @@ class Engine:
     def job(self, row: Row) -> Job:
         """A row as a job."""
         return Job._make((*row, self.registry.installation))
+
+
+async def _try_again(pool: Pool) -> None:
+    """Go on connecting for those who wait: left alone, a pool waits twice as long after each failure, for minutes."""
+    if pool.get_stats().get("requests_waiting"):
+        await pool.check()
 
 
 def ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:

@@ -126,8 +126,9 @@ def _drop(low: int, high: int) -> Plan[None]:
 def _vacuum() -> Plan[bool]:
     ((owned,),) = yield statement("owned", {})
     if owned:
-        # Locked means that somebody else is at it. Truncating would lock everybody out.
-        yield _command("vacuum (skip_locked, truncate false) tenure.job, tenure.claim")
+        # Locked means that somebody else is at it. Truncating would lock everybody out. Dead entries of the ready index
+        # are what a claim stumbles over, so they go even where PostgreSQL would find them too few.
+        yield _command("vacuum (index_cleanup on, skip_locked, truncate false) tenure.job, tenure.claim")
     return bool(owned)
 
 

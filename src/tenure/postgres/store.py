@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -33,6 +34,7 @@ from tenure.postgres.statement import Plan
 from tenure.postgres.types import Types
 from tenure.postgres.verbs import Taking
 from tenure.postgres.wake import due
+from tenure.postgres.watch import Watch
 
 T = TypeVar("T")
 #: Idempotency keys of a batch, one per job, or none at all.
@@ -51,6 +53,7 @@ class Store:
         self.queues = Queues(engine)
         self.history = History(engine)
         self.audit = Audit(engine)
+        self.watch = Watch(engine)
 
     @classmethod
     async def connect(
@@ -426,9 +429,13 @@ class Store:
         """Whether jobs of contracts that wake workers write their wake-ups to the outbox, from now on, everywhere."""
         await self._engine.run(lambda: ask("publishing", {"on": on}))
 
-    async def reap(self, contract: str, limit: int = 1000) -> list[Outcome]:
-        """Close the leases of this contract that ran out."""
-        return await self._upkeep(contract, limit, verbs.reap)
+    async def reap(
+        self, contract: str, limit: int = 1000, *, until: datetime | None = None, jumped: datetime | None = None
+    ) -> list[Outcome]:
+        """Close leases that ran out; none once the clock is past `until`, nor in the first lease after it `jumped`."""
+        return await self._upkeep(
+            contract, limit, lambda machine, limit: verbs.reap(machine, limit, until=until, jumped=jumped)
+        )
 
     async def promote(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Make this contract's waiting jobs ready whose time has come."""

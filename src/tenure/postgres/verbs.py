@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -191,10 +192,16 @@ def set_aside(machine: Machine, batch: Batch, actor: str) -> Plan[list[Outcome]]
 
 
 def reap(
-    machine: Machine, limit: int, *, queues: Sequence[str] | None = None, ids: Sequence[int] | None = None
+    machine: Machine,
+    limit: int,
+    *,
+    queues: Sequence[str] | None = None,
+    ids: Sequence[int] | None = None,
+    until: datetime | None = None,
+    jumped: datetime | None = None,
 ) -> Plan[list[Outcome]]:
     """Close leases that ran out: their claim is spent, and the job goes the contract's way."""
-    which = {"limit": limit, "queues": queues, "ids": ids}
+    which = {"limit": limit, "queues": queues, "ids": ids, "until": until, "jumped": jumped}
     outcomes = yield from _upkeep(machine, "expired", "expire", which, machine.lost)
     return (yield from settle_after(machine, outcomes))
 

@@ -9,8 +9,11 @@
     vacuum    the hot tables stay small
 
 No leader: any number of processes may run every round, skip what others are at, and go on where a crash left off.
+`Upkeep` runs it all as loops; `once` runs one round.
 """
 
+from tenure.upkeep.clock import Jump
+from tenure.upkeep.loops import Pace, Upkeep
 from tenure.upkeep.rounds import Keep, Report, once
 
-__all__ = ["Keep", "Report", "once"]
+__all__ = ["Jump", "Keep", "Pace", "Report", "Upkeep", "once"]

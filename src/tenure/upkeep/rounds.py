@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,17 +54,22 @@ async def _counted(part: str, work: Awaitable[int]) -> Report:
     try:
         return Report(part, int(await work))
     except Exception as error:
-        return Report(part, 0, trouble=_trouble(error))
+        return Report(part, 0, trouble=trouble(error))
 
 
 async def _moved(part: str, contract: str, work: Awaitable[list[Outcome]]) -> Report:
     try:
-        outcomes = await work
+        return moved(part, contract, await work)
     except Exception as error:
-        return Report(part, 0, contract, _trouble(error))
+        return Report(part, 0, contract, trouble(error))
+
+
+def moved(part: str, contract: str, outcomes: Sequence[Outcome]) -> Report:
+    """What became of the jobs that a part was at, as a report."""
     refused = [str(outcome) for outcome in outcomes if isinstance(outcome, Refused)]
     return Report(part, len(outcomes) - len(refused), contract, "; ".join(refused) or None)
 
 
-def _trouble(error: Exception) -> str:
+def trouble(error: Exception) -> str:
+    """An error in a report's words."""
     return f"{error.code if isinstance(error, TenureError) else type(error).__name__}: {error}"

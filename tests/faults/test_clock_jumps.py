@@ -1,0 +1,88 @@
+"""The clock of a real server is moved under the loops, by libfaketime: a living holder keeps its job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tenure.embedded import Cluster
+from tenure.job import NewJob
+from tenure.postgres.migrate import migrate
+from tenure.postgres.store import Store
+from tenure.upkeep import Upkeep
+from tests.harness import Harness
+from tests.upkeep.running import expired, ready, running, until
+
+_LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.skipif(not _LIBRARIES, reason="needs Debian's libfaketime to move a server's clock"),
+]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A server whose clock can be moved."""
+
+    dsn: str
+    offset: Path
+
+    def jump(self, seconds: int) -> None:
+        """Let the server's clock be so many seconds ahead of ours, from now on."""
+        fresh = self.offset.with_suffix(".new")
+        fresh.write_text(f"{seconds:+d}s")
+        fresh.chmod(0o644)
+        fresh.rename(self.offset)
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Moved]:
+    """A server of this test's own, with a clock of its own; this process keeps ours."""
+    offset = tmp_path / "offset"
+    faked = {
+        "LD_PRELOAD": str(_LIBRARIES[0]), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }  # fmt: skip
+    cluster = Cluster(tmp_path / "cluster", settings={"fsync": "off", "shared_buffers": "64MB"})
+    Moved("", offset).jump(0)
+    for name, value in faked.items():
+        monkeypatch.setenv(name, value)
+    with cluster:
+        for name in faked:
+            monkeypatch.delenv(name)
+        migrate(cluster.dsn)
+        yield Moved(cluster.dsn, offset)
+
+
+async def test_an_hour_ahead_takes_no_job_from_a_holder_that_beats(
+    moved: Moved, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tenure.upkeep")
+    async with Store.open(moved.dsn) as store, Store.open(moved.dsn) as worker:
+        loops = Upkeep(store)
+        with Harness(moved.dsn) as db:
+            await worker.enqueue(NewJob("t"))
+            (job,) = await worker.claim(worker="w")
+            async with running(loops):
+                await asyncio.sleep(0.5)
+                before = db.value("select clock_timestamp()")
+                moved.jump(3_600)
+                await until(lambda: loops.jumps == 1)
+                assert (db.value("select clock_timestamp()") - before).total_seconds() > 3_500, (
+                    "the clock was not moved"
+                )
+                await asyncio.sleep(1.5)  # looks that find the lease run out
+                assert db.row(job.id)["lease_owner"] == "w"
+                await worker.heartbeat(job.held)
+                ids = await expired(worker, db)
+                db.sql("update tenure.job set lease_ms = 100 where id = any(%s)", ids)
+                await until(lambda: ready(db, ids))  # reaping goes on
+            assert (await worker.succeed(job.held)).state == "succeeded"
+            assert db.hops(job.id) == ["queued->running", "running->succeeded"]
+    assert "the database's clock jumped ahead by 36" in caplog.text
