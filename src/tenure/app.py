@@ -211,8 +211,10 @@ class App:
                 "this module was loaded by a worker to find a task, and began a worker of its own. "
                 'Next: put app.run_worker() under `if __name__ == "__main__":`'
             )
+        import uvloop
+
         worker = self.worker(**options)
-        asyncio.run(worker.run(until_idle=until_idle))
+        uvloop.run(worker.run(until_idle=until_idle))
         if worker.left_behind:
             os._exit(0)  # a thread cannot be ended: what is settled is settled, and nobody waits for it
 

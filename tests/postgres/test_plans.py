@@ -167,8 +167,9 @@ def test_claim_reads_no_more_rows_than_it_takes(planner: Planner) -> None:
         assert all(int(count) <= 10 for count in re.findall(r"Rows Removed by Filter: (\d+)", plan)), plan
 
 
+@pytest.mark.parametrize("statement", ["move", "claim"])
 @pytest.mark.parametrize("contract", BUILT_IN)
-async def test_the_gate_is_not_planned_anew_for_each_move(dsn: str, contract: str) -> None:
+async def test_what_moves_a_job_is_not_planned_anew_each_time(dsn: str, contract: str, statement: str) -> None:
     async with Store.open(dsn, connections=1) as store:
         for _ in range(12):
             await store.enqueue(NewJob("t", contract=contract))
@@ -177,7 +178,8 @@ async def test_the_gate_is_not_planned_anew_for_each_move(dsn: str, contract: st
             await store.succeed(job.held)
         async with store._engine._pool.connection() as connection:
             cursor = await connection.execute(
-                "select custom_plans, generic_plans from pg_prepared_statements where statement like '%tenure: move%'"
+                "select custom_plans, generic_plans from pg_prepared_statements where statement like %s",
+                (f"%tenure: {statement} %",),
             )
             ((custom, generic),) = await cursor.fetchall()
     assert custom <= 5, "a plan costs more than the move: PostgreSQL must keep the one it made"

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+import uvloop
+
 from tenure.errors import TenureError
 from tenure.patience import Patience
 from tenure.worker.source import JobSource
@@ -23,7 +25,7 @@ class ServiceThread:
     def __init__(self, open_source: Callable[[], Awaitable[JobSource]], services: Sequence[Service]) -> None:
         self._open_source = open_source
         self._services = services
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._main, name="tenure-service", daemon=True)
 

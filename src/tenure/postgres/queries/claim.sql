@@ -14,9 +14,13 @@ open as materialized (
         where name <> all (array(select queue.name from tenure.queue where paused_at is not null))
     ) as queues
 ),
+-- Priorities within queues, in this order: each row of values needs its name. Written out, because the planner takes any
+-- generate_series for a thousand rows, and would plan every claim anew rather than keep a plan that looks so dear.
 lane as materialized (
-    select queues[1 + n / 10] as queue, (n % 10)::smallint as priority
-    from open, generate_series(0, 10 * cardinality(queues) - 1) as n
+    select each.* from open, unnest(queues) as name, lateral (
+        values (name, 0::smallint), (name, 1::smallint), (name, 2::smallint), (name, 3::smallint), (name, 4::smallint),
+               (name, 5::smallint), (name, 6::smallint), (name, 7::smallint), (name, 8::smallint), (name, 9::smallint)
+    ) as each (queue, priority)
 ),
 path as materialized (
     select * from unnest(
