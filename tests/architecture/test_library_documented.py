@@ -1,0 +1,122 @@
+"""What people import is documented: every public member, option, hook and count of the app and its worker."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, get_overloads
+
+import pytest
+
+import tenure
+from tenure import testing
+from tenure.app import App
+from tenure.context import Context
+from tenure.job import Job
+from tenure.middleware import Middleware
+from tenure.task import Task, Ticket
+from tenure.worker import Worker
+from tests.architecture.test_documented import REFERENCE, page
+
+SOURCE = Path(tenure.__file__).parent
+
+
+def untold(names: Iterable[str], text: str) -> list[str]:
+    """The names that do not stand in the text as code: alone, behind a dot, or as a call."""
+    told = set(re.findall(r"`(?:@?await )?@?(?:\w+\.)*(\w+)[`(]", text))
+    return sorted(set(names) - told)
+
+
+def section(name: str, title: str) -> str:
+    """The text below a heading, up to the next."""
+    return page(name).split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def members(kind: type) -> list[str]:
+    """What an object of this class has for others: methods, fields, and what is set on it."""
+    made = re.findall(r"self\.(\w+)(?:: [^=\n]+)? =", inspect.getsource(kind))
+    names = [*vars(kind), *getattr(kind, "__annotations__", {}), *made]
+    return sorted({name for name in names if not name.startswith("_")})
+
+
+def keywords(function: Callable[..., Any]) -> list[str]:
+    """What can be given by name."""
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [each.name for each in inspect.signature(function).parameters.values() if each.kind in kinds][1:]
+
+
+def task_options() -> list[str]:
+    """The options of `@app.task(…)`, as its type says them."""
+    return sorted({name for each in get_overloads(App.task) for name in keywords(each)} - {"function"})
+
+
+def counted() -> set[str]:
+    """What a worker counts, as its code says it."""
+    code = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "worker").glob("*.py"))
+    return {name for where in re.findall(r"\bcounts\[(.*?)\] \+=", code) for name in re.findall(r'"([^"]+)"', where)}
+
+
+def test_every_public_name_is_documented() -> None:
+    assert [name for name in tenure.__all__ if f"`tenure.{name}`" not in section("app", "Names")] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [(App, "App"), (Task, "Task"), (Ticket, "Task"), (Context, "Context"), (Middleware, "Middleware"), (Job, "Job")],
+)
+def test_every_member_is_documented(kind: type, title: str) -> None:
+    wanted = members(kind)
+    assert len(wanted) > 1
+    assert untold(wanted, section("app", title)) == []
+
+
+def test_every_option_is_documented() -> None:
+    assert {"queue", "on_exhausted", "isolation"} <= set(task_options())
+    assert untold(task_options(), section("app", "The options of `@app.task`")) == []
+    assert untold(keywords(Task.options), section("app", "Task")) == []
+    assert untold(keywords(App.__init__), section("app", "App")) == []
+
+
+def test_every_part_of_the_worker_is_documented() -> None:
+    given = {"tasks", "open_source"}  # by the app
+    options = {*keywords(Worker.__init__), *keywords(App.worker)} - given
+    assert {"grace", "upkeep", "wakeups"} <= options
+    assert untold(options, section("worker", "Options")) == []
+    assert untold(members(Worker), section("worker", "Worker")) == []
+
+
+def test_every_count_of_the_worker_is_documented_and_no_other() -> None:
+    found = counted()
+    assert {"claimed", "handed back", "retried", "failed"} <= found
+    table = section("worker", "Worker").split("| `worker.counts` | how many jobs |\n|---|---|\n")[1]
+    assert set(re.findall(r"^\| `([\w ]+)` \|", table, flags=re.MULTILINE)) == found
+
+
+def test_every_tool_for_tests_is_documented() -> None:
+    public = [name for name, each in vars(testing).items() if getattr(each, "__module__", "") == testing.__name__]
+    tools = [name for name in public if inspect.iscoroutinefunction(getattr(testing, name))]
+    assert "drain" in tools
+    assert untold(tools, section("app", "Testing")) == []
+
+
+def test_every_logger_is_documented() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
+    loggers = set(re.findall(r'getLogger\("(tenure[^"]*)"\)', code))
+    assert "tenure.worker" in loggers
+    pages = "".join(path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md"))
+    assert sorted(logger for logger in loggers if f"`{logger}`" not in pages) == []
+
+
+def test_every_code_that_a_worker_gives_a_failure_is_documented() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "worker").glob("*.py"))
+    codes = set(re.findall(r'\bcode="(\w+)"', code)) | set(re.findall(r'^[A-Z_]+ = "([A-Z_]+)"', code, re.MULTILINE))
+    assert {"TIMEOUT", "PROCESS_DIED"} <= codes
+    assert untold(codes, section("worker", "What it writes to a failed job")) == []
+
+
+def test_the_checks_find_what_is_missing() -> None:
+    assert untold(["there", "call", "gone"], "`await app.there` and `task.call(…)`, gone") == ["gone"]
+    assert "_port" not in members(Context)
+    assert {"job", "last_checkpoint", "effect_sync"} <= set(members(Context))
