@@ -4,34 +4,30 @@
     @app.task    makes a task of a function
     app.run_worker() or `tenure worker module:app`
 
-Connections belong to the event loop that opened them, so each loop has its own; synchronous code uses one that runs in
-the background. Without DATABASE_URL the embedded PostgreSQL in `.tenure/` is started and its schema made.
+Without DATABASE_URL the embedded PostgreSQL in `.tenure/` is started and its schema made.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
-import threading
-import weakref
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from tenure import intake
 from tenure.contracts import BUILT_IN
-from tenure.errors import BadInput, JobFailed, JobNotFound
+from tenure.errors import BadInput, ConnectionLost, JobFailed, JobNotFound
 from tenure.job import Job, NewJob
-from tenure.job_type import JobType
+from tenure.job_type import JobType, check
 from tenure.local import Local
 from tenure.middleware import Middleware, at_once, through
 from tenure.outcome import Enqueued
+from tenure.reach import Reach
 from tenure.settings import Settings
 from tenure.task import CHILD, Call, Decorator, Options, Task, Ticket, check_timeout
 
 if TYPE_CHECKING:
     from tenure.context import Context
-    from tenure.embedded import Cluster
     from tenure.outcome import Moved, Noted
     from tenure.postgres.joining import Joining
     from tenure.worker import Worker
@@ -60,13 +56,7 @@ class App:
         self.tasks: dict[str, Task[..., Any]] = {}
         self.middleware = tuple(middleware)
         self._contract, self._queue = contract, queue
-        self._given_url = database_url or self.settings.database_url
-        self._cluster: Cluster | None = None
-        self._starting = threading.Lock()
-        self._locals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Local]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._background: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._reach = Reach(database_url or self.settings.database_url, self.settings)
         self._declared: set[JobType] = set()
         self._joining: Joining | None = None
 
@@ -131,6 +121,8 @@ class App:
             queue=intake.name("queue", queue or self._queue), contract=contract or self._contract, priority=priority,
             tenant=tenant, timeout=None if timeout is None else check_timeout(timeout),
         )  # fmt: skip
+        if not called.isprintable() or called == "<lambda>":
+            raise BadInput("a task needs a name under which workers know it. Next: give it one with name=")
         task = Task[..., Any](self, function, called, given, isolation, _type(called, given.contract, numbers))
         if (other := self.tasks.setdefault(called, task)) is not task:
             where = f"{other.function.__module__}.{other.function.__qualname__}"
@@ -183,12 +175,16 @@ class App:
 
     def result_sync(self, job: Ticket[R] | int, *, timeout: float | None = None) -> Any:
         """`result`, from synchronous code."""
-        return self._in_background(self.result(job, timeout=timeout))
+        return self._reach.wait(self.result(job, timeout=timeout))
 
     async def job(self, job: Ticket[Any] | int) -> Job:
         """A job as it is now, live or finished."""
         job_id = intake.whole("job", _id(job), 1, intake.MAX_ID)
-        found = await (await self._local()).store.jobs([job_id])
+        store = (await self._local()).store
+        try:
+            found = await store.jobs([job_id])
+        except ConnectionLost:  # a read may be repeated
+            found = await store.jobs([job_id])
         if not found:
             raise JobNotFound(job_id)
         return found[0]
@@ -223,12 +219,12 @@ class App:
         from tenure.worker import Worker
 
         async def source() -> Local:
-            local = await self.open_local()
+            local = await self._reach.open()
             await self.declare_types(local)
             return local
 
         async def service_source() -> Local:
-            return await self.open_local(connections=6)  # a beat, which never waits for one, and upkeep's loops
+            return await self._reach.open(connections=6)  # a beat, which never waits for one, and upkeep's loops
 
         async def keep_up(local: Any) -> None:
             from tenure.upkeep import Keep, Upkeep
@@ -255,56 +251,11 @@ class App:
 
     async def close(self) -> None:
         """Close this loop's connections, those of synchronous code, and let the embedded PostgreSQL go."""
-        opening = self._locals.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            await (await opening).close()
-        if self._background is not None and self._background[0] == os.getpid():
-            _, loop = self._background
-            self._background = None
-            there = self._locals.pop(loop, None)
-            if there is not None:
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_close(there), loop))
-            loop.call_soon_threadsafe(loop.stop)
-        await asyncio.to_thread(self._let_go)
+        await self._reach.close()
 
     def database_url(self) -> str:
         """The address of the database; starts the embedded one where there is no other."""
-        if self._given_url is not None:
-            return self._given_url
-        with self._starting:
-            if self._cluster is None:
-                from pathlib import Path
-
-                from tenure.embedded import Cluster
-                from tenure.postgres.migrate import migrate
-
-                cluster = Cluster(Path(".tenure"))
-                cluster.acquire()
-                self._cluster = cluster
-                atexit.register(self._let_go)
-                migrate(cluster.dsn)
-            return self._cluster.dsn
-
-    def _let_go(self) -> None:
-        """Release the embedded PostgreSQL; the last of all its holders stops it."""
-        with self._starting:
-            cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            cluster.release()
-
-    async def open_local(self, connections: int = 4) -> Local:
-        """Connections for this event loop, apart from those that the application shares."""
-        from tenure.postgres.store import Store
-
-        url = await asyncio.to_thread(self.database_url)
-        store = await Store.connect(
-            url,
-            numbers=self.settings.numbers,
-            max_bytes=self.settings.max_payload_bytes,
-            connections=connections,
-            wake=self.settings.wakeups,
-        )
-        return Local(store)
+        return self._reach.url()
 
     async def declare_types(self, local: Local) -> None:
         """Tell the database what this application's tasks want otherwise than their contracts."""
@@ -314,12 +265,8 @@ class App:
             self._declared.update(fresh)
 
     async def _local(self) -> Local:
-        """This loop's connections; the first caller opens them, and the others wait for it."""
-        loop = asyncio.get_running_loop()
-        opening = self._locals.get(loop)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
-            opening = self._locals[loop] = loop.create_task(self.open_local())
-        local = await asyncio.shield(opening)
+        """This loop's connections, with the tasks' types declared."""
+        local = await self._reach.local()
         await self.declare_types(local)
         return local
 
@@ -342,10 +289,12 @@ class App:
         if self.middleware:
             return [ticket.id for ticket in await asyncio.gather(*(self._enqueue(job) for job in jobs))]
         made = await local.store.enqueue_many(jobs)
+        ids = [one.job_id for one in made if not isinstance(one, Exception)]
         for one in made:
             if isinstance(one, Exception):
+                one.add_note(f"{len(ids)} other jobs of this batch were made: {ids}")
                 raise one
-        return [one.job_id for one in made if not isinstance(one, Exception)]
+        return ids
 
     def _enqueue_in(self, connection: Any, new: Callable[[], NewJob]) -> Any:
         from tenure.postgres.joining import Joining, is_async
@@ -370,15 +319,6 @@ class App:
 
         return ticket() if waits else at_once(ticket())
 
-    def _in_background(self, said: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the background loop and wait for it, in whatever thread the caller is."""
-        with self._starting:
-            if self._background is None or self._background[0] != os.getpid():  # a fork has no threads of its parent
-                loop = asyncio.new_event_loop()
-                threading.Thread(target=loop.run_forever, name="tenure-sync", daemon=True).start()
-                self._background = (os.getpid(), loop)
-        return asyncio.run_coroutine_threadsafe(said, self._background[1]).result()
-
 
 def _type(name: str, contract: str, numbers: Mapping[str, Any]) -> JobType | None:
     """What a task wants otherwise than its contract; None where that is nothing."""
@@ -392,15 +332,14 @@ def _type(name: str, contract: str, numbers: Mapping[str, Any]) -> JobType | Non
     for span in ("backoff_base_ms", "backoff_cap_ms"):
         if span in given:
             given[span] = intake.milliseconds(span, given[span])
-    return JobType(name, contract, **given) if given else None
+    declared = JobType(name, contract, **given) if given else None
+    if declared is not None and contract in BUILT_IN:  # what is wrong is said here, and not at the first enqueue
+        check(BUILT_IN[contract], declared)
+    return declared
 
 
 def _id(job: Ticket[Any] | int) -> int:
     return job.id if isinstance(job, Ticket) else job
-
-
-async def _close(opening: asyncio.Task[Local]) -> None:
-    await (await opening).close()
 
 
 async def _each(calls: Iterable[T] | AsyncIterable[T]) -> AsyncIterable[T]:

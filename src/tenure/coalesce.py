@@ -48,9 +48,7 @@ class Coalescer(Generic[Asked, Answer]):
         self._waiting.append((asked, future))
         if len(self._under_way) < self._at_once:
             # A task begins in the loop's next turn, so that whatever is asked in this one goes along.
-            task = loop.create_task(self._run())
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._under_way.add(loop.create_task(self._run()))
         return future
 
     async def rest(self) -> None:
@@ -59,10 +57,14 @@ class Coalescer(Generic[Asked, Answer]):
             await asyncio.wait(self._under_way)
 
     async def _run(self) -> None:
-        while self._waiting:
-            size = min(self._largest, len(self._waiting))
-            batch = [self._waiting.popleft() for _ in range(size)]
-            await self._answer([(asked, future) for asked, future in batch if not future.cancelled()])
+        try:
+            while self._waiting:
+                size = min(self._largest, len(self._waiting))
+                batch = [self._waiting.popleft() for _ in range(size)]
+                await self._answer([(asked, future) for asked, future in batch if not future.cancelled()])
+        finally:
+            # Here, and not when the task is done: who asks in between would count on a runner that is none any more.
+            self._under_way.discard(asyncio.current_task())
 
     async def _answer(self, batch: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
         if not batch:

@@ -45,7 +45,7 @@ class Context:
 
     def __init__(self, job: Job, port: Port, loop: asyncio.AbstractEventLoop) -> None:
         self.job = job
-        #: The arguments as they were stored, the checkpoint of an earlier attempt, or None.
+        #: What this job last saved, in this attempt or an earlier one; None before that.
         self.last_checkpoint: Any = job.checkpoint
         self._port = port
         self._loop = loop
@@ -146,7 +146,7 @@ class Context:
         except RuntimeError:
             return asyncio.run_coroutine_threadsafe(said, self._loop).result()
         said.close()
-        raise BadInput("an async handler waits with await: use ctx.checkpoint(…), not ctx.checkpoint_sync(…)")
+        raise BadInput("an async handler waits with await: use the form without _sync, as in `await ctx.progress(…)`")
 
 
 def recorded(result_json: str | None) -> Any:

@@ -20,6 +20,7 @@
     │   └── MigrationChanged            an applied migration is not the one in this release
     ├── CannotConnect                   no connection could be had; nothing was done
     ├── Unavailable                     PostgreSQL could not do it (disk full, cancelled…); nothing was done
+    │   └── NotPermitted                the connection's role may not do it
     ├── ConnectionLost                  the answer is unknown; repeat the call with the same key
     ├── EmbeddedError                   the embedded PostgreSQL could not be found, made or started
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
@@ -72,6 +73,10 @@ class Refused(TenureError):
         super().__init__(message)
         self.job_id = job_id
         self.reason_code = code or self.code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A refusal travels between processes as it is, whatever its class wants to be made of."""
+        return _refusal, (type(self), self.args, self.__dict__)
 
 
 class JobNotFound(Refused):
@@ -210,6 +215,12 @@ class Unavailable(TenureError):
     code = "E-UNAVAILABLE"
 
 
+class NotPermitted(Unavailable):
+    """The role of this connection may not do that; nothing was done."""
+
+    code = "E-NOT-PERMITTED"
+
+
 class ConnectionLost(TenureError):
     """The database went away during the call: it may or may not have happened."""
 
@@ -262,3 +273,9 @@ class ValidationError(TaskError):
         super().__init__(*words)
         #: `parse_error` where the payload is no object of arguments at all, else `validation_failed`.
         self.reason = reason
+
+
+def _refusal(kind: type[Refused], args: tuple[Any, ...], state: dict[str, Any]) -> Refused:
+    refused = kind.__new__(kind, *args)
+    refused.__dict__.update(state)
+    return refused

@@ -18,6 +18,7 @@ from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.queue import AsyncTaskQueue, Decision
+from tenure.stranger import WAITS_S, unknown
 
 if TYPE_CHECKING:
     from tenure.postgres.store import Store
@@ -56,10 +57,33 @@ class Local:
         return await self.store.due(contracts, queues)
 
     async def claim(
-        self, contract: str, queues: Sequence[str], *, worker: str, limit: int, claim_key: UUID
+        self,
+        contract: str,
+        queues: Sequence[str],
+        *,
+        worker: str,
+        limit: int,
+        claim_key: UUID,
+        types: Sequence[str] | None = None,
     ) -> list[Job]:
-        """Take due jobs; asked again with the same key, the same ones."""
-        return await self.store.claim(contract, queues, worker=worker, limit=limit, claim_key=claim_key)
+        """Take due jobs, of these types or of any; asked again with the same key, the same ones."""
+        return await self.store.claim(contract, queues, worker=worker, limit=limit, claim_key=claim_key, types=types)
+
+    async def strangers(
+        self, contracts: Sequence[str], queues: Sequence[str], known: Sequence[str], *, worker: str
+    ) -> list[tuple[int, str]]:
+        """Due jobs of types that are not known here, id and type; those that waited an hour for somebody are ended."""
+        found = await self.store.strangers(contracts, queues, known)
+        for one in found:
+            if one.waited_s > WAITS_S:
+                await self._end_stranger(one.id, one.type, one.contract, worker)
+        return [(one.id, one.type) for one in found if one.waited_s <= WAITS_S]
+
+    async def _end_stranger(self, job_id: int, kind: str, contract: str, worker: str) -> None:
+        (job,) = await self.store.claim_by_id([job_id], worker=worker, contract=contract)
+        if isinstance(job, Job):
+            await self.store.start(job.held)
+            await self.fail(job.held, unknown(kind))
 
     def start(self, held: Held) -> Awaitable[Moved | None]:
         """Say that the handler begins; None under a contract without that step."""
@@ -80,9 +104,9 @@ class Local:
         """Put a job off."""
         return self._snoozes.ask((held, delay_ms))
 
-    async def hand_back(self, held: Sequence[Held], delay_ms: int) -> list[Moved | Noted | Refused]:
+    async def hand_back(self, held: Sequence[Held], delay_ms: int, reason: str | None) -> list[Moved | Noted | Refused]:
         """Give jobs back unfinished, each its contract's way."""
-        return await self.store.hand_back_many(held, delay_ms)
+        return await self.store.hand_back_many(held, delay_ms, reason=reason)
 
     async def cancelled(self, held: Held, reason: str | None) -> Moved:
         """End a job as cancelled."""

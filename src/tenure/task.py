@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 from tenure import intake
 from tenure.arguments import Signature
 from tenure.context import Context, current
+from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput
 from tenure.job import NewJob
 from tenure.job_type import JobType
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+#: What undoes an effect: given its result, and the context if it asks for one.
+Undo = TypeVar("Undo", bound=Callable[..., Any])
 
 #: Where an option of one job travels that its row has no column for; no parameter can have this name.
 TIMEOUT = "$timeout"
@@ -114,6 +117,15 @@ class Task(Generic[P, R]):
             module = spec.name if spec is not None else str(getattr(main, "__file__", ""))
         return None if "<" in name or not module else (module, name)
 
+    def is_findable(self) -> bool:
+        """Whether a process that looks for this task under its name finds it, and not something else."""
+        if self.home is None:
+            return False
+        found: Any = sys.modules.get(self.function.__module__)
+        for part in self.function.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return isinstance(found, Task) and found.function is self.function
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function here and now, without a job."""
         return self.function(*args, **kwargs)
@@ -149,7 +161,7 @@ class Task(Generic[P, R]):
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Make a job of this call, from synchronous code."""
-        return self.app._in_background(self.app._enqueue(self._new(args, kwargs)))
+        return self.app._reach.wait(self.app._enqueue(self._new(args, kwargs)))
 
     @overload
     def enqueue_in(
@@ -168,6 +180,12 @@ class Task(Generic[P, R]):
         """Declare what undoes the effect of a node when the job fails for good; it is given the effect's result."""
 
         def declare(function: Undo) -> Undo:
+            contract = BUILT_IN.get(self.given.contract)
+            if contract is not None and not contract.compensates:
+                raise BadInput(
+                    f"task {self.name} is under contract {contract.name}, which undoes no effects. "
+                    'Next: declare it with contract="reliability", or undo in the handler'
+                )
             if node in self.undo:
                 raise BadInput(f"task {self.name} knows already how to undo {node!r}")
             self.undo[node] = function
@@ -187,12 +205,6 @@ class Task(Generic[P, R]):
             trace_id=given.trace_id or (running.trace_id if running else None),
             correlation_id=given.correlation_id or (running.correlation_id if running else None),
         )  # fmt: skip
-
-
-class Undo(Protocol):
-    """What undoes an effect: given its result, and the context if it asks for one."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def check_timeout(seconds: object) -> float:

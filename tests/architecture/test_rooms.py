@@ -16,7 +16,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "tenure"
 
 DOMAIN = "domain"
 DOMAIN_PACKAGES = {"contracts"}
-APPLICATION = {"task", "queue", "context", "middleware"}
+APPLICATION = {"task", "queue", "context", "middleware", "local", "reach", "samples"}
 SIBLINGS = {"worker", "upkeep", "http", "dashboard", "flows", "integrations", "embedded", "proof"}
 
 BELOW_SIBLINGS = {DOMAIN, "settings", "postgres"} | APPLICATION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
@@ -56,6 +57,7 @@ async def test_second_signal_ends_the_worker_at_once(app: App, dsn: str, db: Har
         await until(lambda: running(db) == 1)
         process.send_signal(signal.SIGTERM)
         await until(lambda: "stops" in os.read(process.stderr.fileno(), 4096).decode())  # type: ignore[union-attr]
+        await asyncio.sleep(1.1)  # within a second, it would be one signal to a whole group of processes
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 128 + signal.SIGTERM
     assert running(db) == 1  # its lease will run out

@@ -115,13 +115,16 @@ def _several(processes: int, name: str | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     children += [begin(n) for n in range(1, processes + 1)]
-    while not stopping:
+    while not stopping and any(child.poll() != 0 for child in children):
         time.sleep(0.2)
         for n, child in enumerate(children, 1):
-            if child.poll() is not None and not stopping:
+            if child.poll() not in (None, 0) and not stopping:
                 logging.getLogger("tenure.worker").error("worker process %d ended with %s", n, child.returncode)
                 time.sleep(_AGAIN_S)
                 children[n - 1] = begin(n)
+    for child in children:  # also those that were begun while the signal came
+        if stopping and child.poll() is None:
+            child.send_signal(stopping[0])
     return max(abs(child.wait()) for child in children)
 
 

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from tenure.errors import BadInput, CannotConnect, ConnectionLost, SchemaMissing, Unavailable
+from tenure.errors import BadInput, CannotConnect, ConnectionLost, NotPermitted, SchemaMissing, Unavailable
 
 LOCK_TIMEOUT_MS = 5_000
 STATEMENT_TIMEOUT_MS = 120_000
@@ -110,7 +110,7 @@ def our_errors() -> Iterator[None]:
         raise
     except psycopg.errors.InsufficientPrivilege as error:
         what = str(error).splitlines()[0]
-        raise Unavailable(
+        raise NotPermitted(
             f"this role may not do that ({what}); nothing was done. Next: tenure migrate --grants, or another role"
         ) from error
     except psycopg.OperationalError as error:
@@ -120,4 +120,9 @@ def our_errors() -> Iterator[None]:
                 f"the database went away ({what}); the call may or may not have happened. "
                 "Next: repeat it with the same key"
             ) from error
+        raise Unavailable(f"PostgreSQL could not do it ({what}); nothing was done. Next: try again later") from error
+    except psycopg.errors.InFailedSqlTransaction:
+        raise
+    except psycopg.InternalError as error:  # a server that only reads, as a standby does, among others
+        what = str(error).splitlines()[0] if str(error) else "an internal error"
         raise Unavailable(f"PostgreSQL could not do it ({what}); nothing was done. Next: try again later") from error

@@ -71,6 +71,11 @@ class Engine:
             await self.wakeups.close()
             await self._pool.close()
 
+    def abandon(self) -> None:
+        """Close the connections without their event loop, which is closed."""
+        for connection in list(self._pool._pool):
+            connection.pgconn.finish()
+
     async def run(self, plan: Callable[[], Plan[T]]) -> T:
         """Run a verb, again if it met a deadlock; the plan is made anew for each try."""
         task = asyncio.current_task()
@@ -89,7 +94,9 @@ class Engine:
                     async with self._pool.connection() as connection:
                         return await run(connection, borrowed(connection, plan()) if self._lent else plan())
             except ConnectionLost:
-                await self._pool.check()  # its neighbours were lost with it: each would cost a caller the same error
+                await asyncio.shield(
+                    self._pool.check()
+                )  # its neighbours were lost with it: each would cost a caller the same error
                 raise
             except psycopg.errors.LockNotAvailable as error:
                 raise Busy(None) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from tenure import intake
 from tenure.errors import BadInput, Refused
@@ -41,6 +41,10 @@ class Joining:
             return await run(connection, self._plan(connection, job))
 
     def _plan(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], job: NewJob) -> Plan[Enqueued]:
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise BadInput(
+                "enqueue_in needs its answer at once, and this connection is in pipeline mode. Next: leave it"
+            )
         if not connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
             # Begins the caller's transaction. Steps that belong together would otherwise begin, and end, their own.
             yield statement("steps_in", {})

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
 from tenure import intake
@@ -40,6 +40,15 @@ T = TypeVar("T")
 #: Idempotency keys of a batch, one per job, or none at all.
 Keys = Sequence[str | None] | None
 _HANDED_BACK = '{"type": "HandedBack", "message": "handed back unfinished", "code": "HANDED_BACK"}'
+
+
+class Stranger(NamedTuple):
+    """A due job of a type that its finder does not know."""
+
+    id: int
+    type: str
+    contract: str
+    waited_s: float
 
 
 class Store:
@@ -74,6 +83,10 @@ class Store:
     async def close(self) -> None:
         """Close the connections."""
         await self._engine.close()
+
+    def abandon(self) -> None:
+        """Close the connections without their event loop, which is closed."""
+        self._engine.abandon()
 
     @classmethod
     @asynccontextmanager
@@ -132,6 +145,12 @@ class Store:
         values = {"contracts": list(contracts), "queues": list(queues)}
         return [name for (name,) in await self._engine.run(lambda: ask("due", values))]
 
+    async def strangers(self, contracts: Sequence[str], queues: Sequence[str], known: Sequence[str]) -> list[Stranger]:
+        """Jobs of these contracts and queues that are due, of other types than these; locks nothing."""
+        values = {"contracts": list(contracts), "queues": list(queues), "known": list(known)}
+        rows = await self._engine.run(lambda: ask("strangers", values))
+        return [Stranger(job_id, kind, contract, float(waited)) for job_id, kind, contract, waited in rows]
+
     async def claim(
         self,
         contract: str = "standard",
@@ -141,15 +160,19 @@ class Store:
         limit: int = 1,
         claim_key: UUID | str | None = None,
         lease_ms: int | None = None,
+        types: Sequence[str] | None = None,
     ) -> list[Job]:
-        """Take due jobs. The same claim key again: the same jobs, while they are held, else a stale lease."""
+        """Take due jobs, of these types or of any.
+
+        The same claim key again: the same jobs, while they are held, else a stale lease.
+        """
         if isinstance(queues, str) or not queues:
             raise BadInput(f"name at least one queue, in a list of queues, not {queues!r}")
         for queue in queues:
             intake.name("queue", queue)
         intake.whole("limit", limit, 1, intake.MAX_BATCH)
         versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
-        return await self._engine.run(lambda: verbs.claim(versions, queues, limit, taking, self._engine.job))
+        return await self._engine.run(lambda: verbs.claim(versions, queues, limit, taking, self._engine.job, types))
 
     async def claim_by_id(
         self,
@@ -344,9 +367,11 @@ class Store:
         return _either(answer)
 
     async def hand_back_many(
-        self, held: Sequence[Held], delay_ms: int = 0, *, keys: Keys = None
+        self, held: Sequence[Held], delay_ms: int = 0, *, reason: str | None = None, keys: Keys = None
     ) -> list[Moved | Noted | Refused]:
-        """Give jobs back: by the contract's own path, else as if their leases had run out."""
+        """Give jobs back: by the contract's own path, with the reason, else as if their leases had run out."""
+        if reason is not None:
+            intake.name("reason", reason)
         intake.whole("delay_ms", delay_ms, 0, intake.MAX_DELAY_MS)
         _keys(held, keys)
 
@@ -356,7 +381,10 @@ class Store:
                 batch.keys = None  # letting go twice is letting go
                 return await self._engine.run(lambda: notes.note(machine, "let_go", batch, {}))
             batch.delays = [delay_ms] * len(part)
-            batch.errors = None if machine.moves["hand_back"]["hands_back"] else [_HANDED_BACK] * len(part)
+            if machine.moves["hand_back"]["hands_back"]:
+                batch.reasons = None if reason is None else [reason] * len(part)
+            else:
+                batch.errors = [_HANDED_BACK] * len(part)
             return await self._finish(machine, "hand_back", batch)
 
         return await self._engine.by_contract(held, hand_back)

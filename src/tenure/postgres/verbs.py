@@ -44,13 +44,21 @@ class Taking:
 
 
 def claim(
-    versions: Sequence[Machine], queues: Sequence[str], limit: int, taking: Taking, job: Callable[[Row], Job]
+    versions: Sequence[Machine],
+    queues: Sequence[str],
+    limit: int,
+    taking: Taking,
+    job: Callable[[Row], Job],
+    types: Sequence[str] | None = None,
 ) -> Plan[list[Job]]:
     """Take due jobs under one new lease each. With a repeatable key, a second call gets the same jobs."""
     machine = versions[-1]  # all versions claim in the same way
     yield from _close_expired(versions, limit, queues=queues)
     values = {**machine.claim, **taking.values(), "queues": list(queues), "limit": limit}
-    rows = yield statement("claim", values)
+    if types is None:
+        rows = yield statement("claim", values)
+    else:
+        rows = yield statement("claim", {**values, "types": list(types)}, parts=("typed",))
     if not rows and taking.repeatable:
         return (yield from _repeat(machine, taking.key, job))
     return [job((*row, taking.key)) for row in rows]

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import logging
 import os
+import pickle
 import queue
 import signal
 import socket
@@ -29,8 +31,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tenure import intake
 from tenure.context import Context
-from tenure.errors import TransientError
+from tenure.errors import TenureError, TransientError
 from tenure.job import Job
 from tenure.task import CHILD, Task
 from tenure.worker.handle import Verdict, failure_of, handle
@@ -50,11 +53,16 @@ class Child:
             command = [sys.executable, "-c", f"from tenure.worker.child import main; main({theirs.fileno()})"]
             environment = {**os.environ, CHILD: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
-            )
+                # A group of its own: what the handler starts is killed with it.
+                command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
         self._pipe = Connection(ours.detach())
         self._heard: asyncio.Queue[tuple[Any, ...] | None] = asyncio.Queue()
-        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._read)
+        # The pipe may outlive the process, in the hands of one that it started: its end is watched for itself.
+        self._end = os.pidfd_open(self._process.pid)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._pipe.fileno(), self._read)
+        loop.add_reader(self._end, self._ended)
 
     @property
     def pid(self) -> int:
@@ -65,7 +73,7 @@ class Child:
         self, home: tuple[str, str], job: Job, say: Callable[[str, tuple[Any, ...]], Awaitable[Any]]
     ) -> Verdict:
         """Run a job's handler there; `say` is given what the handler says of its job."""
-        self._send("run", home, job)
+        await asyncio.to_thread(self._send, "run", home, job)  # a large job may have to wait for its reader
         while (message := await self._heard.get()) is not None:
             kind, *rest = message
             if kind == "ended":
@@ -73,38 +81,66 @@ class Child:
                 return verdict
             number, verb, values = rest
             try:
-                self._send("told", number, True, await say(verb, values))
+                answer = (number, True, await say(verb, json.loads(values)))
             except Exception as error:
-                self._send("told", number, False, error)
+                answer = (number, False, _portable(error))
+            await asyncio.to_thread(self._send, "told", *answer)
         code = await asyncio.to_thread(self._process.wait)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         raise ProcessDied(f"the process that ran the job {how}")
+
+    def is_alive(self) -> bool:
+        """Whether the process is still there."""
+        return self._process.poll() is None
 
     def ask_to_stop(self) -> None:
         """Tell the handler that it is asked to stop."""
         self._send("cancel")
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
-        self._process.kill()
+        """End the process and what it started, whatever they do."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Let the process go, at rest or not."""
-        asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._pipe.fileno())
+        loop.remove_reader(self._end)
         self.kill()
+        os.close(self._end)
         self._pipe.close()
         self._process.wait()
 
     def _send(self, *message: Any) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: whoever waits for it hears so
+        with contextlib.suppress(OSError):  # it died: whoever waits for it hears so
             self._pipe.send(message)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Hear one message; False when there is none any more."""
         try:
             self._heard.put_nowait(self._pipe.recv())
-        except (EOFError, OSError):
+        except Exception:  # it ended, or says what nobody understands
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+            self.kill()
             self._heard.put_nowait(None)
+            return False
+        return True
+
+    def _ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._end)
+        while self._pipe.poll() and self._read():  # its last words
+            pass
+        self._heard.put_nowait(None)
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that the child can be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return TenureError(f"{type(error).__name__}: {error}")
+    return error
 
 
 class ProcessDied(TransientError):
@@ -115,7 +151,8 @@ class ProcessDied(TransientError):
 
 def main(pipe: int) -> None:
     """Run handlers until the worker goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the worker's to answer
+    for number in (signal.SIGINT, signal.SIGTERM):  # what is sent to a whole group is the worker's to answer
+        signal.signal(number, lambda *_: None)  # not ignored: what the handler starts would inherit that
     _Handler(Connection(pipe)).run()
 
 
@@ -134,15 +171,16 @@ class _Handler:
     def run(self) -> None:
         """Take jobs, one after the other."""
         threading.Thread(target=self._listen, daemon=True).start()
-        while True:
-            home, job = self._jobs.get()
-            self._send("ended", asyncio.run(self._verdict(home, job)))
+        with asyncio.Runner() as runner:  # one loop for all jobs: connections that they open stay open
+            while True:
+                home, job = self._jobs.get()
+                self._send("ended", runner.run(self._verdict(home, job)))
 
     def _listen(self) -> None:
         while True:
             try:
                 kind, *rest = self._pipe.recv()
-            except (EOFError, OSError):
+            except Exception:  # the worker is gone, or not to be understood
                 os._exit(1)
             if kind == "run":
                 self._jobs.put((rest[0], rest[1]))
@@ -172,10 +210,11 @@ class _Handler:
             self._pipe.send(message)
 
     async def _say(self, verb: str, *values: Any) -> Any:
+        text = intake.document(verb, list(values))  # JSON, or the handler is told what is not
         number = next(self._numbers)
         asked: Future[Any] = Future()
         self._asked[number] = asked
-        self._send("say", number, verb, values)
+        self._send("say", number, verb, text)
         return await asyncio.wrap_future(asked)
 
     async def progress(self, value: Any) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from tenure.context import Context
+from tenure.contract import Contract
 from tenure.directive import Cancel, Snooze
 from tenure.job import Failure
 from tenure.middleware import Middleware
@@ -17,26 +19,31 @@ from tenure.worker.child import PROCESS_DIED, Child, ProcessDied
 from tenure.worker.handle import Done, Verdict, failure_of, handle
 from tenure.worker.port import SourcePort
 from tenure.worker.running import Running, cancels
+from tenure.worker.slots import Slots
 from tenure.worker.source import JobSource
+
+_log = logging.getLogger("tenure.worker")
 
 #: So many processes wait for the next job; the rest end when theirs is done.
 _KEPT_CHILDREN = 4
 
 
 class Executor:
-    """Runs handlers; `busy` is told of threads that could not be ended with their job."""
+    """Runs handlers; a thread that could not be ended with its job keeps its slot."""
 
     def __init__(
         self,
         source: JobSource,
+        contracts: Mapping[str, Contract],
         middleware: Sequence[Middleware],
         threads: ThreadPoolExecutor,
-        busy: Callable[[int], None],
+        slots: Slots,
     ) -> None:
         self._source = source
+        self._contracts = contracts
         self._middleware = middleware
         self._threads = threads
-        self._busy = busy
+        self._slots = slots
         self._children: list[Child] = []
         #: Threads that still run a handler whose job is no longer ours.
         self.left_behind = 0
@@ -52,16 +59,17 @@ class Executor:
 
     async def run(self, running: Running, task: Task[..., Any], *, alone: bool) -> Verdict | None:
         """Run it to its end, whatever that is; None when the job is no longer this worker's to speak of."""
-        running.ctx = Context(running.job, SourcePort(self._source, running), asyncio.get_running_loop())
+        port = SourcePort(self._source, running, compensates=self._contracts[running.job.contract].compensates)
+        running.ctx = Context(running.job, port, asyncio.get_running_loop())
         if running.was_ended():
             return None
         if running.job.pending is not None:  # it has failed already; what is left is to undo what it did
             return _failed_before(running.job.pending)
         seconds = self.longest(running)
-        where = self._elsewhere if task.home and (alone or task.isolation == "process") else self._here
+        elsewhere = (alone or task.isolation == "process") and task.is_findable()
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await where(running, task)
+                return await (self._elsewhere(running, task, port) if elsewhere else self._here(running, task))
         except TimeoutError as error:
             if not limit.expired():
                 return failure_of(error)
@@ -99,9 +107,8 @@ class Executor:
         finally:
             running.interrupt = None
 
-    async def _elsewhere(self, running: Running, task: Task[..., Any]) -> Verdict:
-        child = self._children.pop() if self._children else Child()
-        port = SourcePort(self._source, running)
+    async def _elsewhere(self, running: Running, task: Task[..., Any], port: SourcePort) -> Verdict:
+        child = self._child()
         running.interrupt, running.ask_to_stop = child.kill, child.ask_to_stop
         kept = False
         try:
@@ -116,17 +123,28 @@ class Executor:
             else:
                 child.close()
 
+    def _child(self) -> Child:
+        """A process that waits for a job, or a new one."""
+        while self._children:
+            child = self._children.pop()
+            if child.is_alive():
+                return child
+            child.close()
+        return Child()
+
     def _leave_behind(self, thread: Future[Any]) -> None:
         """A thread cannot be ended: it keeps its slot until it has ended by itself."""
         if thread.done():
             return
         loop = asyncio.get_running_loop()
         self.left_behind += 1
-        self._busy(1)
+        self._slots.take(1)
+        if self._slots.free <= 0:
+            _log.warning("every slot is taken, %d of them by threads that could not be ended", self.left_behind)
 
         def ended() -> None:
             self.left_behind -= 1
-            self._busy(-1)
+            self._slots.give()
 
         def when_done(_: Future[Any]) -> None:
             if not loop.is_closed():

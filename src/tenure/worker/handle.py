@@ -65,12 +65,20 @@ async def _call(
     if task.is_async:
         return await task.function(*args, **kwargs)
     context = contextvars.copy_context()
-    thread = threads.submit(context.run, functools.partial(task.function, *args, **kwargs))
+    thread = threads.submit(context.run, _called, functools.partial(task.function, *args, **kwargs))
     try:
         return await asyncio.wrap_future(thread)
     except asyncio.CancelledError:
         leave_behind(thread)
         raise
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    """Call it; no future can carry a StopIteration, which a plain function may well raise."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the handler raised StopIteration") from error
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -23,6 +23,7 @@ _log = logging.getLogger("tenure.worker")
 _FLOOR_S = 1.0
 _TICK_S = 0.1
 _LARGEST = 1_000
+_PATIENCE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -38,8 +39,12 @@ class Beating:
     until: float
 
     def plan(self, now: float) -> None:
-        """Beat at half of what remains, or at the contract's interval, whichever comes first."""
-        half = max(_FLOOR_S, (self.expires - now) / 2)
+        """Beat at half of what remains, or at the contract's interval, whichever comes first.
+
+        Not sooner than in a second, unless that could be too late for a lease of which less is left than half.
+        """
+        left = self.expires - now
+        half = max(_TICK_S if left < self.length_s / 2 else _FLOOR_S, left / 2)
         self.next = now + (half if self.interval_s is None else min(half, self.interval_s))
 
 
@@ -57,6 +62,11 @@ class Heart:
         beating = Beating(held, length_s, interval_s, since + length_s, since, since + longest_s)
         beating.plan(since)
         self._beating[held.id, held.claims] = beating
+
+    def go_on(self, held: Held, longest_s: float) -> None:
+        """Beat for this job for so long from now on, however long it ran."""
+        if (beating := self._beating.get((held.id, held.claims))) is not None:
+            beating.until = time.monotonic() + longest_s
 
     def release(self, held: Held) -> None:
         """Beat for this job no more."""
@@ -76,13 +86,15 @@ class Heart:
             due = [beating for beating in list(self._beating.values()) if beating.next <= now < beating.until]
             try:
                 for first in range(0, len(due), _LARGEST):
-                    await self._beat(source, due[first : first + _LARGEST])
+                    async with asyncio.timeout(_PATIENCE_S):  # a connection that went silent must not cost a lease
+                        await self._beat(source, due[first : first + _LARGEST])
                 if failing and due:
                     failing = False
                     _log.info("heartbeats reach the database again")
-            except TenureError as error:
+            except (TenureError, TimeoutError) as error:
                 if not failing:
-                    _log.warning("heartbeats do not reach the database, and go on trying: %s", error)
+                    why = error if str(error) else f"no answer within {_PATIENCE_S:g} s"
+                    _log.warning("heartbeats do not reach the database, and go on trying: %s", why)
                 failing = True
                 for beating in due:
                     beating.plan(time.monotonic())

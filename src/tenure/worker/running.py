@@ -17,10 +17,13 @@ Why = Literal["lost", "timeout", "stopping"]
 class Running:
     """One claimed job from its claim until the database has heard what became of it."""
 
-    def __init__(self, job: Job, task: Task[..., Any] | None) -> None:
+    def __init__(self, job: Job, task: Task[..., Any] | None, asked: float) -> None:
         self.job = job
         self.held: Held = job.held
         self.task = task
+        #: When it was asked for, by the monotonic clock, and how long its lease was given for: it may only be shorter.
+        self.asked = asked
+        self.lease_s = 0.0
         self.ctx: Context | None = None
         #: Set while a handler runs: ends it as well as it can be ended.
         self.interrupt: Callable[[], None] | None = None

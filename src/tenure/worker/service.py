@@ -10,7 +10,6 @@ from typing import Any
 
 import uvloop
 
-from tenure.errors import TenureError
 from tenure.patience import Patience
 from tenure.worker.source import JobSource
 
@@ -27,16 +26,24 @@ class ServiceThread:
         self._services = services
         self._loop = uvloop.new_event_loop()
         self._stopping = asyncio.Event()
+        self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="tenure-service", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
+    async def start(self) -> None:
+        """Begin, and wait until the services have their connections."""
         self._thread.start()
+        while not self._ready.is_set() and self._thread.is_alive():
+            await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         """End the services, and wait until their connections are closed."""
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        await asyncio.to_thread(self._thread.join)
+        if self._thread.ident is None:
+            self._loop.close()
+            return
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        while self._thread.is_alive():  # noqa: ASYNC110 (a thread has no event to wait for)
+            await asyncio.sleep(0.01)
 
     def _main(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -46,6 +53,7 @@ class ServiceThread:
         source = await self._opened()
         if source is None:
             return
+        self._ready.set()
         running = [asyncio.create_task(self._keep_up(service, source)) for service in self._services]
         await self._stopping.wait()
         for task in running:
@@ -58,7 +66,7 @@ class ServiceThread:
         while not self._stopping.is_set():
             try:
                 return await self._open_source()
-            except TenureError as error:
+            except Exception as error:
                 _log.warning("the service thread has no database yet: %s", error)
                 await patience.wait()
         return None

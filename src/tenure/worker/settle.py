@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from tenure.contract import Contract
-from tenure.directive import Cancel, Snooze
-from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, Refused, Unavailable
+from tenure.directive import Snooze
+from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, NotPermitted, Refused, Unavailable
 from tenure.job import Failure
 from tenure.outcome import Moved
 from tenure.patience import Patience
@@ -28,49 +28,72 @@ from tenure.worker.source import JobSource
 _log = logging.getLogger("tenure.worker")
 T = TypeVar("T")
 
+#: So many tries, some seconds, are nobody's business.
+_WORTH_SAYING = 5
 _AWAY = (ConnectionLost, CannotConnect, Unavailable, Busy)
 Became = Moved | Decision | Refused
+#: What a holder says last of a job.
+_LAST_WORDS = ("succeed", "retry", "exhaust", "fatal", "snooze", "cancel", "dead_letter", "compensation_failed")
 
 
 async def insisting(say: Callable[[], Awaitable[T]]) -> T:
     """Say it until it was heard: a database that is away comes back, and a repeat is refused or answered as before."""
-    patience = Patience()
+    patience, tries = Patience(), 0
     while True:
         try:
             return await say()
         except _AWAY as error:
-            _log.debug("not heard, and said again: %s", error)
+            if isinstance(error, NotPermitted):
+                raise
+            tries += 1
+            if tries == _WORTH_SAYING:
+                _log.warning("the database does not hear, and is told again until it does: %s", error)
             await patience.wait()
 
 
 async def settle(source: JobSource, contract: Contract, running: Running, verdict: Verdict) -> Became:
     """Tell the database what became of a job; what it made of that, or why it refused."""
-    held = running.held
     try:
-        if isinstance(verdict, Done):
-            return await _succeed(source, running, verdict)
-        if isinstance(verdict, Snooze) and contract.path("snooze") is not None:
-            delay_ms = verdict.milliseconds
-            return await insisting(lambda: source.snooze(held, delay_ms))
-        if isinstance(verdict, Snooze):
-            verdict = Failure(f"the handler put the job off, and contract {contract.name} has no such path", "Snooze")
-        if isinstance(verdict, Cancel) and contract.path("cancel") is not None:
-            reason = verdict.reason
-            return await insisting(lambda: source.cancelled(held, reason))
-        if isinstance(verdict, Cancel):
-            verdict = Failure(
-                f"the handler cancelled the job, and contract {contract.name} has no such path", "PermanentError"
-            )
-        return await _fail(source, running, verdict)
+        try:
+            return await _told(source, contract, running, verdict)
+        except (BadInput, ValueError, OverflowError, TypeError) as error:
+            # Too large, or nothing that can be stored: it would be the same next time.
+            return await _fail(source, running, Failure(str(error), "PermanentError", stage="output", retryable=False))
     except Refused as refused:
-        return refused
+        return await _ours(source, running, refused)
 
 
-async def _succeed(source: JobSource, running: Running, done: Done) -> Became:
-    try:
-        return await insisting(lambda: source.succeed(running.held, done.result))
-    except BadInput as error:  # too large, or not what PostgreSQL can store: it would be the same next time
-        return await _fail(source, running, Failure(str(error), "PermanentError", code=error.code, stage="output"))
+async def _told(source: JobSource, contract: Contract, running: Running, verdict: Verdict) -> Became:
+    held = running.held
+    if isinstance(verdict, Failure):
+        return await _fail(source, running, verdict)
+    if isinstance(verdict, Done):
+        return await insisting(lambda: source.succeed(held, verdict.result))
+    wanted = "snooze" if isinstance(verdict, Snooze) else "cancel"
+    if contract.path(wanted) is None:
+        why = f"the handler returned {type(verdict).__name__}, and contract {contract.name} has no such path"
+        return await _fail(source, running, Failure(why, "PermanentError", retryable=False))
+    if isinstance(verdict, Snooze):
+        delay_ms = verdict.milliseconds
+        moved = await insisting(lambda: source.snooze(held, delay_ms))
+    else:
+        reason = verdict.reason
+        moved = await insisting(lambda: source.cancelled(held, reason))
+    return await _compensate(source, running, moved) if moved.compensate else moved
+
+
+async def _ours(source: JobSource, running: Running, refused: Refused) -> Became:
+    """What a refusal means: that somebody else has the job, or that an answer of ours was lost on its way here."""
+    held = running.held
+    for row in reversed(await insisting(lambda: source.log(held.id))):
+        if (
+            row.claims == held.claims
+            and row.hop
+            and row.actor == running.job.lease_owner
+            and row.trigger in _LAST_WORDS
+        ):
+            return Moved(held.id, row.trigger, row.from_state, row.to_state, "done", row.claims, row.counter, row.ts)
+    return refused
 
 
 async def _fail(source: JobSource, running: Running, failure: Failure) -> Became:
@@ -78,7 +101,7 @@ async def _fail(source: JobSource, running: Running, failure: Failure) -> Became
     return await _compensate(source, running, decision) if decision.compensate else decision
 
 
-async def _compensate(source: JobSource, running: Running, decision: Decision) -> Became:
+async def _compensate(source: JobSource, running: Running, decision: Decision | Moved) -> Became:
     """Undo what the job did, newest first; what is undone stays undone if this process dies in the middle."""
     held = running.held
     try:

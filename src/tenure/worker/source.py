@@ -24,9 +24,21 @@ class JobSource(Protocol):
         """Which of these contracts have something to claim from these queues now."""
 
     async def claim(
-        self, contract: str, queues: Sequence[str], *, worker: str, limit: int, claim_key: UUID
+        self,
+        contract: str,
+        queues: Sequence[str],
+        *,
+        worker: str,
+        limit: int,
+        claim_key: UUID,
+        types: Sequence[str] | None = None,
     ) -> list[Job]:
-        """Take due jobs; asked again with the same key, the same ones."""
+        """Take due jobs, of these types or of any; asked again with the same key, the same ones."""
+
+    async def strangers(
+        self, contracts: Sequence[str], queues: Sequence[str], known: Sequence[str], *, worker: str
+    ) -> list[tuple[int, str]]:
+        """Due jobs of types that are not known here, id and type; those that waited an hour for somebody are ended."""
 
     def start(self, held: Held) -> Awaitable[Moved | None]:
         """Say that the handler begins."""
@@ -40,7 +52,7 @@ class JobSource(Protocol):
     def snooze(self, held: Held, delay_ms: int) -> Awaitable[Moved]:
         """Put a job off."""
 
-    async def hand_back(self, held: Sequence[Held], delay_ms: int) -> list[Moved | Noted | Refused]:
+    async def hand_back(self, held: Sequence[Held], delay_ms: int, reason: str | None) -> list[Moved | Noted | Refused]:
         """Give jobs back unfinished."""
 
     async def cancelled(self, held: Held, reason: str | None) -> Moved:

@@ -42,6 +42,7 @@ found as materialized (
             where :reclaims::boolean and contract = :contract::text and role in ('leased', 'active', 'settling')
               and state = any (:path_source::text[]) and queue = any (open.queues) and lease_expires_at < clock.t
               and claims < greatest(1, max_attempts + :extra::integer) + raises and cancel_requested_at is null
+              --typed: and type = any (:types::text[])
             limit :limit::bigint
             for update skip locked
         ) as expired
@@ -51,6 +52,7 @@ found as materialized (
             where contract = :contract::text and queue = lane.queue and priority = lane.priority and role = 'ready'
               and state = any (:path_source::text[]) and coalesce(due_at, '-infinity') <= clock.t
               and (lease_expires_at is null or lease_expires_at < clock.t)
+              --typed: and type = any (:types::text[])
             order by coalesce(due_at, '-infinity'), id
             limit :limit::bigint
             for update skip locked
