@@ -117,7 +117,7 @@ class Task(Generic[P, R]):
             module = spec.name if spec is not None else str(getattr(main, "__file__", ""))
         return None if "<" in name or not module else (module, name)
 
-    def is_findable(self) -> bool:
+    def _is_findable(self) -> bool:
         """Whether a process that looks for this task under its name finds it, and not something else."""
         if self.home is None:
             return False

@@ -66,7 +66,7 @@ class Executor:
         if running.job.pending is not None:  # it has failed already; what is left is to undo what it did
             return _failed_before(running.job.pending)
         seconds = self.longest(running)
-        elsewhere = (alone or task.isolation == "process") and task.is_findable()
+        elsewhere = (alone or task.isolation == "process") and task._is_findable()
         try:
             async with asyncio.timeout(seconds) as limit:
                 return await (self._elsewhere(running, task, port) if elsewhere else self._here(running, task))

@@ -174,8 +174,12 @@ class Lives:
             self._refused(running, became)
         elif isinstance(became, Decision):
             counts["retried" if became.will_retry else "failed"] += 1
+        elif isinstance(verdict, Done):
+            counts["succeeded"] += 1
+        elif became.trigger == "snooze":
+            counts["snoozed"] += 1
         else:
-            counts["succeeded" if isinstance(verdict, Done) else became.trigger] += 1
+            counts["cancelled" if became.trigger == "cancel" else "failed"] += 1
         for middleware in self._middleware:
             await told(middleware.finish(running.job, became))
 
