@@ -178,8 +178,10 @@ class Lives:
             counts["succeeded"] += 1
         elif became.trigger == "snooze":
             counts["snoozed"] += 1
+        elif became.trigger == "cancel":
+            counts["cancelled"] += 1
         else:
-            counts["cancelled" if became.trigger == "cancel" else "failed"] += 1
+            counts["failed"] += 1
         for middleware in self._middleware:
             await told(middleware.finish(running.job, became))
 

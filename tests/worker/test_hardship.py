@@ -1,0 +1,275 @@
+"""What could hang, strand or repeat a job, and does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import tenure
+from tenure.app import App
+from tenure.errors import BadInput, SchemaMissing
+from tenure.job import NewJob
+from tenure.postgres.store import Store
+from tests.harness import Harness
+from tests.worker import program
+from tests.worker.processes import worker
+from tests.worker.working import quick, until, working
+
+
+async def test_neighbours_of_a_handler_that_blocks_the_loop_are_not_reaped(app: App, db: Harness) -> None:
+    @app.task
+    async def block(n: int) -> int:
+        if n == 0:
+            time.sleep(5)  # noqa: ASYNC251 (that is the fault)
+        return n
+
+    await app.enqueue_many(block.call(n) for n in range(10))
+    async with working(app) as running:
+        await until(lambda: running.counts["succeeded"] == 10)
+    assert db.value("select max(claims) from tenure.job_done") == 1
+
+
+@pytest.mark.parametrize("contract", ["phase27", "dispatcher", "reliability", "simple", "gate_b2"])
+async def test_unknown_task_costs_nothing_where_a_hand_back_would(
+    app: App, store: Store, db: Harness, contract: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = await store.enqueue(NewJob("from_the_next_release", contract=contract))
+    async with working(app, queues=["default"]):
+        await until(lambda: "which this worker does not know" in caplog.text)
+        await asyncio.sleep(0.3)
+    assert db.row(made.job_id)["claims"] == 0
+
+
+async def test_unknown_task_of_any_contract_is_dead_after_an_hour(app: App, store: Store, db: Harness) -> None:
+    made = await store.enqueue(NewJob("from_the_next_release", contract="reliability"))
+    db.sql(
+        "update tenure.job set created_at = created_at - interval '61 minutes', due_at = due_at - interval '61 minutes'"
+        " where id = %s",
+        made.job_id,
+    )
+    async with working(app, queues=["default"]):
+        with pytest.raises(tenure.JobFailed, match="no worker knew the task"):
+            await app.result(made.job_id, timeout=10)
+
+
+async def test_hand_back_at_a_shutdown_is_not_counted_as_not_knowing(app: App, store: Store, db: Harness) -> None:
+    made = await store.enqueue(NewJob("from_the_next_release"))
+    (job,) = await store.claim(worker="w")
+    await store.hand_back(job.held)
+    with db.connection.transaction():
+        db.sql("set local session_replication_role = replica")
+        db.sql("update tenure.event set ts = ts - interval '2 hours' where job_id = %s", made.job_id)
+    async with working(app, queues=["default"]) as running:
+        await until(lambda: running.counts["unknown"] == 1)
+    assert db.row(made.job_id)["state"] == "queued"
+
+
+async def test_cancel_after_an_effect_undoes_it(app: App, db: Harness) -> None:
+    undone: list[str] = []
+
+    @app.task(contract="reliability", max_attempts=1)
+    async def order(ctx: tenure.Context) -> tenure.Cancel:
+        await ctx.effect("charge", lambda: "receipt")
+        return tenure.Cancel("changed my mind")
+
+    @order.compensate("charge")
+    async def refund(result: str) -> None:
+        undone.append(result)
+
+    async with working(app):
+        with pytest.raises(tenure.JobFailed, match="ended cancelled"):
+            await app.result(await order.enqueue(), timeout=10)
+    assert undone == ["receipt"]
+
+
+async def test_undoing_is_refused_under_a_contract_that_undoes_nothing(app: App) -> None:
+    @app.task
+    async def order() -> None: ...
+
+    with pytest.raises(BadInput, match="undoes no effects"):
+        order.compensate("charge")(lambda result: None)
+
+
+async def test_effect_whose_result_cannot_be_stored_is_on_record_all_the_same(app: App) -> None:
+    done: list[int] = []
+
+    def charge() -> object:
+        done.append(1)
+        return object()
+
+    @app.task(max_attempts=3)
+    async def order(ctx: tenure.Context) -> int:
+        await ctx.effect("charge", charge)
+        if ctx.attempt < 3:
+            raise ValueError("again")
+        return len(done)
+
+    async with working(app):
+        assert await app.result(await order.enqueue(), timeout=10) == 1
+
+
+async def test_blip_between_a_deed_and_its_record_does_not_repeat_the_deed(app: App, dsn: str, db: Harness) -> None:
+    done: list[int] = []
+
+    def deed() -> str:
+        done.append(1)
+        db.sql(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and application_name = 'tenure'"
+        )
+        return "receipt"
+
+    @app.task
+    async def order(ctx: tenure.Context) -> str:
+        return await ctx.effect("charge", deed)
+
+    async with working(app):
+        assert await app.result(await order.enqueue(), timeout=20) == "receipt"
+    assert done == [1]
+
+
+@pytest.mark.parametrize("verdict", [tenure.Cancel(""), tenure.Snooze(float("inf")), tenure.Cancel("x" * 2_000)])
+async def test_verdict_that_cannot_be_stored_ends_the_job(app: App, verdict: object) -> None:
+    @app.task
+    async def odd() -> Any:
+        return verdict
+
+    async with working(app):
+        with pytest.raises(tenure.JobFailed):
+            await app.result(await odd.enqueue(), timeout=10)
+
+
+async def test_plain_handler_that_raises_stop_iteration_fails(app: App) -> None:
+    nothing: Iterator[int] = iter([])
+
+    @app.task(max_attempts=1)
+    def first() -> int:
+        return next(nothing)
+
+    async with working(app):
+        with pytest.raises(tenure.JobFailed, match="StopIteration"):
+            await app.result(await first.enqueue(), timeout=10)
+
+
+async def test_server_that_only_reads_for_a_while_does_not_end_the_worker(app: App, db: Harness) -> None:
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    name = db.value("select current_database()")
+    async with working(app) as running:
+        db.sql(f"alter database {name} set default_transaction_read_only = on")
+        db.sql(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and application_name like 'tenure%%' and pid <> pg_backend_pid()"
+        )
+        await asyncio.sleep(1)
+        db.sql("set default_transaction_read_only = off")
+        db.sql(f"alter database {name} reset default_transaction_read_only")
+        db.sql(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and application_name like 'tenure%%' and pid <> pg_backend_pid()"
+        )
+        assert await app.result((await _insisting(work.enqueue)), timeout=20) == "done"
+        assert running.counts["succeeded"] == 1
+
+
+async def _insisting(enqueue: Any) -> Any:
+    for _ in range(20):
+        try:
+            return await enqueue()
+        except tenure.TenureError:
+            await asyncio.sleep(0.2)
+    raise AssertionError("the database did not come back")
+
+
+async def test_database_without_a_schema_is_named_and_the_worker_ends(empty_dsn: str) -> None:
+    app = quick(empty_dsn)
+
+    @app.task
+    async def work() -> None: ...
+
+    with pytest.raises(SchemaMissing):
+        await app.worker().run()
+    await app.close()
+
+
+async def test_worker_is_stopped_from_another_thread_without_waiting_for_a_poll(app: App) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    running = app.worker(poll=60)
+    run = asyncio.create_task(running.run())
+    await asyncio.sleep(0.5)
+    threading.Thread(target=running.stop).start()
+    await asyncio.wait_for(run, 10)
+    with pytest.raises(BadInput, match="runs once"):
+        await running.run()
+
+
+async def test_idle_worker_writes_nothing(app: App, db: Harness) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with working(app, upkeep=False, wakeups=False, poll=0.05):
+        await asyncio.sleep(2)
+    written = "select sum(n_tup_ins + n_tup_upd + n_tup_del) from pg_stat_user_tables where relname in ('claim', 'job')"
+    assert db.value(written) == 0
+
+
+def test_programs_that_open_a_loop_again_and_again_leak_no_connections(dsn: str, db: Harness) -> None:
+    app = quick(dsn)
+
+    @app.task
+    async def work() -> None: ...
+
+    for _ in range(6):
+        asyncio.run(_enqueued(work))
+    count = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'tenure'"
+    assert db.value(count) <= 4
+    asyncio.run(app.close())
+
+
+async def _enqueued(work: Any) -> None:
+    await work.enqueue()
+
+
+async def test_enqueue_in_pipeline_mode_is_refused(app: App, dsn: str, db: Harness) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    with psycopg.connect(dsn) as connection, connection.pipeline(), pytest.raises(BadInput, match="pipeline"):
+        work.enqueue_in(connection)
+    assert db.value("select count(*) from tenure.job") == 0
+
+
+async def test_signal_to_a_whole_group_of_processes_is_one_signal(dsn: str, app: App, db: Harness) -> None:
+    ticket = await app._enqueue(program.nap.call(1.5).job)
+    with worker(dsn) as process:
+        await until(lambda: db.value("select count(*) from tenure.job where role = 'active'") == 1)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert db.row(ticket.id)["state"] == "succeeded"
+
+
+def test_synchronous_program_ends_without_a_word(dsn: str) -> None:
+    code = "import tenure\napp = tenure.App()\n@app.task\ndef work() -> None: ...\nwork.enqueue_sync()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "DATABASE_URL": dsn},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
