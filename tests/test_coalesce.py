@@ -69,7 +69,7 @@ async def test_who_asks_again_at_once_is_heard_although_the_runners_are_just_end
         return first
 
     async with asyncio.timeout(10):
-        assert await asyncio.gather(chain(0), chain(1_000)) == [200, 1_200]
+        assert list(await asyncio.gather(chain(0), chain(1_000))) == [200, 1_200]
     await coalescer.rest()
     assert len(coalescer) == 0
 
