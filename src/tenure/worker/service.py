@@ -29,10 +29,10 @@ class ServiceThread:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="tenure-service", daemon=True)
 
-    async def start(self) -> None:
-        """Begin, and wait until the services have their connections."""
+    async def start(self, is_stopping: Callable[[], bool]) -> None:
+        """Begin, and wait until the services have their connections, or the worker is told to stop."""
         self._thread.start()
-        while not self._ready.is_set() and self._thread.is_alive():
+        while not (self._ready.is_set() or is_stopping()) and self._thread.is_alive():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
@@ -42,7 +42,7 @@ class ServiceThread:
             return
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
-        while self._thread.is_alive():  # noqa: ASYNC110 (a thread has no event to wait for)
+        while self._thread.is_alive():  # noqa: ASYNC110 (a thread has no event that a loop could wait for)
             await asyncio.sleep(0.01)
 
     def _main(self) -> None:

@@ -111,7 +111,7 @@ class Worker:
                 worker=self.name, poll_s=self._poll_s, known=list(self.tasks), begin=lives.begin,
             )  # fmt: skip
             fetch.stopping = self.stopping
-            await self._service.start()  # nothing is claimed before somebody can beat for it
+            await self._service.start(lambda: self.stopping)  # nothing is claimed before somebody can beat for it
             _log.info("%s works on %s, %d at a time", self.name, ", ".join(self.queues), self._slots.concurrency)
             await fetch.run(lambda: until_idle and not lives.tasks)
             await self._let_end(lives)
