@@ -173,7 +173,7 @@ async def test_what_moves_a_job_is_not_planned_anew_each_time(dsn: str, contract
     async with Store.open(dsn, connections=1) as store:
         for _ in range(12):
             await store.enqueue(NewJob("t", contract=contract))
-            (job,) = await store.claim(contract, worker="w")
+            (job,) = await store.claim(contract, worker="w", limit=50)
             await store.start(job.held)
             await store.succeed(job.held)
         async with store._engine._pool.connection() as connection:

@@ -49,7 +49,7 @@ async def test_missing_rights_are_said_once_and_stop_nobody(
         db.sql("grant select, insert, update, delete on tenure.key to tenure_app")
         await until(lambda: "forget keys" not in loops.troubles)
     (first, last) = lines(heard, "forget keys")
-    assert first.startswith("forget keys: E-UNAVAILABLE: this role may not do that (permission denied for table key)")
+    assert first.startswith("forget keys: E-NOT-PERMITTED: this role may not do that (permission denied for table key)")
     assert last.startswith("forget keys: works again after ")
     assert "only the owner of the tables can drop ranges" in loops.troubles["retire"]
 
