@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 #: No waiting between tries, and the shortest leases.
@@ -20,11 +21,13 @@ QUICK = {
 }
 
 
-def begin(dsn: str, *arguments: str, app: str = "tests.worker.program:app") -> subprocess.Popen[str]:
-    """Start a worker on this database."""
+def begin(
+    dsn: str, *arguments: str, app: str = "tests.worker.program:app", stderr: IO[str] | int = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    """Start a worker on this database; one that has much to say says it to a file, since nobody empties a pipe."""
     return subprocess.Popen(
         [sys.executable, "-m", "tenure", "worker", app, "--poll", "0.05", *arguments],
-        cwd=ROOT, env={**os.environ, **QUICK, "DATABASE_URL": dsn}, stderr=subprocess.PIPE, text=True,
+        cwd=ROOT, env={**os.environ, **QUICK, "DATABASE_URL": dsn}, stderr=stderr, text=True,
     )  # fmt: skip
 
 

@@ -1,12 +1,10 @@
-"""Workers as processes: stopped, killed, frozen and poisoned; their jobs come back and their neighbours live."""
+"""Workers as processes: stopped, killed and frozen; their jobs come back."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-
-import pytest
 
 from tenure.app import App
 from tests.harness import Harness
@@ -86,20 +84,3 @@ async def test_frozen_workers_late_result_is_refused(app: App, dsn: str, db: Har
             frozen.send_signal(signal.SIGTERM)
             assert frozen.wait(20) == 0
     assert db.fingerprint(ticket.id) == before
-
-
-@pytest.mark.timeout(120)
-async def test_poison_job_ends_in_exactly_its_limit_and_no_neighbour_is_dead(app: App, dsn: str, db: Harness) -> None:
-    neighbours = 60
-    poison = await app._enqueue(program.poison.options(max_attempts=3).call().job)
-    await app.enqueue_many(program.neighbour.call(n) for n in range(neighbours))
-    died = 0
-    while db.value("select count(*) from tenure.job") and died < 5:
-        with worker(dsn, "--concurrency", "10") as process:
-            await until(lambda: process.poll() is not None or not db.value("select count(*) from tenure.job"), 60)
-            died += process.poll() is not None
-    assert died == 1
-    row = db.row(poison.id)
-    assert (row["state"], row["claims"]) == ("dead", 3)
-    assert db.value("select count(*) from tenure.job_done where state = 'succeeded'") == neighbours
-    assert db.value("select max(claims) from tenure.job_done where id <> %s", poison.id) <= 2

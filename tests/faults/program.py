@@ -1,0 +1,116 @@
+"""What the fleet runs: `tenure worker tests.faults.program:app`. Each handler is witnessed while it runs.
+
+A witness is a row of the test's own table, and the advisory lock of the job for as long as the handler runs: whoever
+begins while another is still at it does not get the lock, and a process that is killed lets go of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import psycopg
+
+import tenure
+
+app = tenure.App(os.environ.get("DATABASE_URL", "postgresql://nowhere"))
+
+_BEGUN = """
+insert into public.run (job_id, claims, pid, alone)
+select %s, %s, %s, pg_try_advisory_lock(%s) returning n, alone
+"""
+_ENDED = "update public.run set ended_at = clock_timestamp() where n = %s"
+
+
+@cache
+def _connection(_: int) -> psycopg.Connection[Any]:
+    return psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, application_name="witness")
+
+
+@contextmanager
+def witnessed(ctx: tenure.Context) -> Iterator[None]:
+    """Tell that this handler runs, for as long as it does."""
+    connection = _connection(os.getpid())
+    begun = connection.execute(_BEGUN, (ctx.job.id, ctx.attempt, os.getpid(), ctx.job.id)).fetchone()
+    assert begun is not None
+    number, alone = begun
+    try:
+        yield
+    finally:
+        connection.execute(_ENDED, (number,))
+        if alone:
+            connection.execute("select pg_advisory_unlock(%s)", (ctx.job.id,))
+
+
+def told(ctx: tenure.Context) -> dict[str, int]:
+    """A result that says whose it is."""
+    return {"attempt": ctx.attempt, "pid": os.getpid()}
+
+
+@app.task
+async def on_the_loop(ctx: tenure.Context, seconds: float) -> dict[str, int]:
+    """Takes its time on the loop."""
+    with witnessed(ctx):
+        await asyncio.sleep(seconds)
+    return told(ctx)
+
+
+@app.task
+def in_a_thread(ctx: tenure.Context, seconds: float) -> dict[str, int]:
+    """Takes its time in a thread."""
+    with witnessed(ctx):
+        time.sleep(seconds)
+    return told(ctx)
+
+
+@app.task
+async def unlucky_at_first(ctx: tenure.Context, seconds: float) -> dict[str, int]:
+    """Fails the first time."""
+    with witnessed(ctx):
+        await asyncio.sleep(seconds)
+    if ctx.attempt == 1:
+        raise tenure.TransientError("no luck")
+    return told(ctx)
+
+
+@app.task
+async def with_an_effect(ctx: tenure.Context, seconds: float) -> dict[str, int]:
+    """Has an effect when its time is over."""
+    with witnessed(ctx):
+        await asyncio.sleep(seconds)
+        await ctx.effect("charge", lambda: ctx.attempt)
+    return told(ctx)
+
+
+@app.task
+async def unseen(ctx: tenure.Context, seconds: float) -> dict[str, int]:
+    """Takes its time on the loop, without a connection that a fault could take from it."""
+    await asyncio.sleep(seconds)
+    return told(ctx)
+
+
+@app.task
+def unseen_in_a_thread(ctx: tenure.Context, seconds: float) -> dict[str, int]:
+    """The same in a thread."""
+    time.sleep(seconds)
+    return told(ctx)
+
+
+@app.task
+async def unseen_with_an_effect(ctx: tenure.Context, seconds: float) -> dict[str, int]:
+    """The same with an effect."""
+    await asyncio.sleep(seconds)
+    await ctx.effect("charge", lambda: ctx.attempt)
+    return told(ctx)
+
+
+@app.task
+async def block(ctx: tenure.Context, seconds: float) -> dict[str, int]:
+    """Stops the whole event loop."""
+    time.sleep(seconds)  # noqa: ASYNC251 (that is the fault)
+    return told(ctx)
