@@ -21,8 +21,6 @@ from tenure.postgres.migrate import migrate
 from tests.conftest import Databases, Look, own_database
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 # A row in every table that is empty after migrate, more than a page of jobs, and rows that nobody ever saw.
 _ROWS = """
 insert into tenure.job (contract, version, state, role, type, max_attempts, payload)

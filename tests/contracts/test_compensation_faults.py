@@ -26,8 +26,6 @@ from tests.contracts.reliability import PERMANENT, assigned, letters, running, s
 from tests.harness import Harness
 from tests.races.sessions import OneConnection, Session, now
 
-pytestmark = pytest.mark.core
-
 BEGUN = ["job_claimed", "job_started"]
 
 

@@ -29,8 +29,6 @@ from tests.contracts.job_types import (
 from tests.contracts.reliability import letters, shown, types
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 every_contract = pytest.mark.parametrize("contract", BUILT_IN)
 
 

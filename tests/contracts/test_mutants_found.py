@@ -20,8 +20,6 @@ from tests.contracts.gate_b2 import left_pending, make
 from tests.contracts.reliability import running
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 MOMENT = datetime(2031, 5, 4, 12, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 PERMANENT = Failure("no such account", type="PermanentError", code="NO_ACCOUNT")

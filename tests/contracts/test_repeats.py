@@ -30,8 +30,6 @@ from tests.contracts.repeats import (
 )
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 every_contract = pytest.mark.parametrize("contract", BUILT_IN)
 
 

@@ -15,8 +15,6 @@ from tenure.postgres.store import Store
 from tests.contracts.repeats import FATAL, KEYED, TRANSIENT, everything, hold, say
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 every_contract = pytest.mark.parametrize("contract", BUILT_IN)
 
 BAD_KEYS: dict[str, Any] = {

@@ -19,8 +19,6 @@ from tenure.postgres.store import Store
 from tests.contracts.repeats import FATAL, everything, hold, new_job, next_holder, refusal_of
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 CANCELLING = ("standard", "dispatcher", "reliability", "simple")
 SETTING_ASIDE = ("standard", "reliability", "gate_b2")
 #: A state that a request can bring a running job to, where the contract lets it.

@@ -14,8 +14,6 @@ from tenure.postgres.store import Store
 from tests.contracts.reliability import stores
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 FATAL = Failure("broken for good", type="ValidationError", code="BROKEN", retryable=False)
 WITHOUT_LETTERS = [name for name, contract in BUILT_IN.items() if contract.dead_letters.mode == "none"]
 WITH_LETTERS = [name for name in BUILT_IN if name not in WITHOUT_LETTERS]

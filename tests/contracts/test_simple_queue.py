@@ -25,8 +25,6 @@ from tenure.job import Failure
 from tenure.queue import Decision, Task, TaskResult
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture
 async def queue(dsn: str) -> AsyncIterator[AsyncTaskQueue]:

@@ -31,8 +31,6 @@ from tests.postgres.retiring import (
     taken,
 )
 
-pytestmark = pytest.mark.core
-
 #: A backend that kills itself before the n-th of these: taking or forgetting a range, forgetting an effect, or a
 #: command that changes a table.
 _CRASH = """
