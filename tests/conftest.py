@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from tenure.embedded import Cluster
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.pooler import Pooler, pooling
 
 # Runs that share a server each name a template of their own: a mutated migration must not be another run's schema.
 _TEMPLATE = os.environ.get("TENURE_TEST_TEMPLATE", "tenure_template")
@@ -230,8 +231,16 @@ def databases(server: str, template: str) -> Iterator[Databases]:
     lender.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def pooler(request: pytest.FixtureRequest) -> Iterator[Pooler | None]:
+    """The PgBouncer through which the engines of this run reach the databases, if it has one."""
+    program = os.environ.get("TENURE_TEST_POOLER")
+    with pooling(request.getfixturevalue("server"), program) if program else nullcontext() as started:
+        yield started
+
+
 @pytest.fixture
-def dsn(request: pytest.FixtureRequest, databases: Databases) -> Iterator[str]:
+def dsn(request: pytest.FixtureRequest, databases: Databases, pooler: Pooler | None) -> Iterator[str]:
     """A migrated database of this test's own; with the mark `pristine` one that no test had before."""
     if request.node.get_closest_marker("pristine"):
         lent = own_database(databases.server, f"template {databases.template}")
@@ -239,6 +248,8 @@ def dsn(request: pytest.FixtureRequest, databases: Databases) -> Iterator[str]:
         lent = databases.lend()
     with lent as made:
         yield made
+        if pooler is not None:
+            pooler.let_go(made)
 
 
 @pytest.fixture

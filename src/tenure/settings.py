@@ -2,7 +2,7 @@
 
     DATABASE_URL                        which PostgreSQL; without it, the embedded one
     TENURE_MAX_PAYLOAD_BYTES            largest payload, result or error
-    TENURE_DIRECT_URL                   the same database without the pooler in between, for listening
+    TENURE_DIRECT_URL                   the same database without the pooler in between, to listen and migrate
     TENURE_WAKEUPS                      on or off: whether workers are told of new jobs, or only poll
     TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS: how long what is past is kept (90d, 12h)
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS

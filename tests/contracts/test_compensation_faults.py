@@ -10,7 +10,7 @@ import pytest
 from tenure.errors import InvalidTransition, Refused, StaleLease
 from tenure.job import Job, NewJob
 from tenure.outcome import Moved
-from tenure.postgres.statement import Atomic, Plan
+from tenure.postgres.statement import Atomic, Plan, Statement
 from tenure.postgres.store import Store
 from tests.contracts.compensation import (
     ENDINGS,
@@ -204,7 +204,7 @@ class Interrupted(OneConnection):
         step = next(plan)
         while True:
             rows = yield Atomic(self._watched(step.plan)) if isinstance(step, Atomic) else step
-            if not isinstance(step, Atomic) and step.query.name == self.after:
+            if isinstance(step, Statement) and step.query.name == self.after:
                 self.event()
             try:
                 step = plan.send(rows)

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tenure.postgres.engine import Engine
-from tenure.postgres.statement import Atomic, Plan
+from tenure.postgres.statement import Atomic, Plan, Statement
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
@@ -40,7 +40,7 @@ def stepwise(plan: Plan[T], point: Point) -> Plan[T]:
             if isinstance(step, Atomic):
                 point("begin")
                 step = Atomic(_to_commit(step.plan, point))
-            else:
+            elif isinstance(step, Statement):
                 point(step.query.name)
             try:
                 answer = yield step

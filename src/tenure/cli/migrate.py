@@ -8,6 +8,7 @@ from dataclasses import asdict
 import typer
 
 from tenure.cli.database import database
+from tenure.settings import Settings
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,7 +22,9 @@ def migrate(
         False, "--grants", help="Also make the roles tenure_owner, tenure_app and tenure_read."
     ),
     lock_timeout: int = typer.Option(5_000, help="Give up on a locked table after so many milliseconds.", min=1),
-    database_url: str | None = typer.Option(None, help="Which database; default DATABASE_URL, else the embedded one."),
+    database_url: str | None = typer.Option(
+        None, help="Which database; default TENURE_DIRECT_URL, DATABASE_URL, the embedded one."
+    ),
     as_json: bool = typer.Option(False, "--json", help="What was done, as JSON."),
 ) -> None:
     """Make or upgrade the schema, register the contracts, build their views. Safe again, and while workers run."""
@@ -30,7 +33,7 @@ def migrate(
     if print_sql:
         print(room.printed(grants=grants), end="")
         return
-    with database(database_url) as dsn:
+    with database(database_url or Settings.load().direct_url) as dsn:
         report = room.migrate(dsn, lock_timeout_ms=lock_timeout, grants=grants)
     if as_json:
         print(json.dumps(asdict(report)))

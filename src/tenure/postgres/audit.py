@@ -130,12 +130,11 @@ class Audit:
 
 
 def _page(which: dict[str, Any]) -> Plan[Page]:
-    page: Page = yield Atomic(_read(which))
+    page: Page = yield Atomic(_read(which), steady=True)
     return page
 
 
 def _read(which: dict[str, Any]) -> Plan[Page]:
-    yield statement("steady", {})
     jobs = yield statement("audit_jobs", which)
     ids = [row[0] for row in jobs]
     if which["since"] is not None:  # only what belongs to these jobs; else also what lies between and behind them

@@ -1,13 +1,16 @@
-"""The engine on a pool of the caller's own, whose connections also run the caller's SQL.
+"""The engine on sessions that it shares: connections of the caller's own pool, or those behind a pooler like PgBouncer.
 
 Session settings would follow the connection back into the pool, and the planner settings of the engine are poison for
 other people's queries. So each step of a plan runs in a transaction of its own that begins by setting them for itself
-alone; nothing of it is left when the connection goes back, even if the caller is cancelled in between. It costs three
-short round trips a step, and is the same whether or not the caller's connections are in autocommit.
+alone; nothing of it is left when the connection goes back, even if the caller is cancelled in between.
+
+On the caller's pool that costs three short round trips a step, and is the same whether or not its connections are in
+autocommit. Behind a pooler the connections are ours: a statement and its settings go out together, in one round trip.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from tenure.errors import BadInput
 from tenure.postgres.connect import settings
-from tenure.postgres.statement import Atomic, Plan, Statement, statement
+from tenure.postgres.statement import Atomic, Bounded, Plan, Statement, Step, Together, statement
 
 T = TypeVar("T")
 P = TypeVar("P", bound=AsyncConnectionPool[Any])
@@ -36,11 +39,21 @@ def borrowed(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> Plan[T]
         raise BadInput(
             "the pool gave a connection that is inside a transaction. Next: end it in the pool's configure or check"
         )
+    return (yield from _each(plan, lambda step: Atomic(_under_settings(step), _is_steady(step))))
+
+
+def pooled(plan: Plan[T]) -> Plan[T]:
+    """The same plan through a pooler, which gives each transaction whatever session is free."""
+    return (yield from _each(plan, _with_settings))
+
+
+def _each(plan: Plan[T], made: Callable[[Step], Step]) -> Plan[T]:
+    """The same plan, with each step made into another."""
     try:
         step = next(plan)
         while True:
             try:
-                answer: Any = yield Atomic(_under_settings(step))
+                answer: Any = yield made(step)
             except psycopg.Error as error:
                 step = plan.throw(error)
             else:
@@ -49,10 +62,26 @@ def borrowed(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> Plan[T]
         return stop.value  # type: ignore[no-any-return]
 
 
-def _under_settings(step: Statement | Atomic) -> Plan[Any]:
+def locally() -> Statement:
+    """Let the transaction that this begins run under the engine's settings."""
     ours = settings()
-    values = {"names": list(ours), "settings": list(ours.values())}
-    ((_, isolation, read_only),) = yield statement("set_locally", values)
+    return statement("set_locally", {"names": list(ours), "settings": list(ours.values())})
+
+
+def _with_settings(step: Step) -> Step:
+    if isinstance(step, Statement):
+        return Bounded(step, int(settings()[step.alone]) / 1_000) if step.alone else Together(locally(), step)
+    return Atomic(_under_settings(step), _is_steady(step))
+
+
+def _is_steady(step: Step) -> bool:
+    return isinstance(step, Atomic) and step.steady
+
+
+def _under_settings(step: Step) -> Plan[Any]:
+    ((_, isolation, read_only),) = yield locally()
+    if _is_steady(step):
+        isolation, read_only = "read committed", "off"  # it is to read only, and of one moment
     if read_only == "on":
         raise BadInput("the pool's connections only read. Next: give a pool on the primary that may write")
     if isolation != "read committed":

@@ -1,5 +1,9 @@
 """Connections of the engine: planner settings that hold on an empty table, timeouts, and errors in our own words.
 
+    direct           the settings come with the connection, and hold as long as it
+    behind a pooler  another session with every transaction: the settings come with each (see `borrowed`), and nothing
+                     is prepared, because it would stay behind with the session
+
 The planner settings belong on the engine's own connections alone, never on one that runs users' SQL: from the
 statistics of an empty table PostgreSQL would choose scans and sorts that read every dead index entry.
 """
@@ -31,6 +35,9 @@ PLANNER = {
     "enable_mergejoin": "off", "jit": "off", "timezone": "UTC",
 }  # fmt: skip
 
+
+#: What PgBouncer says to a connection that comes with settings.
+_NO_SETTINGS = "unsupported startup parameter"
 
 _TRIED_AGAIN = (
     psycopg.errors.LockNotAvailable,
@@ -72,10 +79,41 @@ def engine_dsn(dsn: str) -> str:
     return make_conninfo(dsn, options=merged, **_unless_given(given, DEADLINES))
 
 
-def listening_dsn(dsn: str) -> str:
-    """The same database for a listener, which runs no query of the engine's: only the deadlines."""
-    ours = {**DEADLINES, "application_name": "tenure listener"}
+def plain_dsn(dsn: str, application_name: str = "tenure") -> str:
+    """The same database for what runs no query of the engine's, or sets the engine's settings itself."""
+    ours = {**DEADLINES, "application_name": application_name}
     return make_conninfo(dsn, **_unless_given(checked(dsn), ours))
+
+
+async def reached(dsn: str) -> tuple[str, bool]:
+    """Where the engine connects, and whether a pooler stands in between; refuses a database that it cannot work on.
+
+    A pooler refuses the settings of a session, or takes them and forgets them.
+    """
+    address = engine_dsn(dsn)
+    with connecting():
+        try:
+            if (await _in_force(address))["enable_seqscan"] == "off":
+                return address, False
+        except psycopg.OperationalError as error:
+            if _NO_SETTINGS not in str(error):
+                raise
+        address = plain_dsn(dsn)
+        found = await _in_force(address)
+    if found["default_transaction_isolation"] != "read committed":
+        raise BadInput(
+            f"transactions behind this pooler run at {found['default_transaction_isolation']}, and Tenure needs read "
+            "committed. Next: alter role … set default_transaction_isolation = 'read committed'"
+        )
+    return address, True
+
+
+async def _in_force(address: str) -> dict[str, str]:
+    """Settings as they are on a new connection."""
+    names = ["enable_seqscan", "default_transaction_isolation"]
+    async with await psycopg.AsyncConnection.connect(address, autocommit=True, prepare_threshold=None) as connection:
+        cursor = await connection.execute("select name, setting from pg_settings where name = any(%s)", [names])
+        return dict(await cursor.fetchall())
 
 
 def _unless_given(given: dict[str, Any], ours: dict[str, str]) -> dict[str, str]:

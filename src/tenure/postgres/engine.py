@@ -18,8 +18,8 @@ from psycopg_pool import AsyncConnectionPool
 from tenure import intake
 from tenure.errors import BadInput, Busy, ConnectionLost, JobNotFound
 from tenure.job import Held, Job
-from tenure.postgres.borrowed import borrowed, lend
-from tenure.postgres.connect import connecting, engine_dsn, our_errors
+from tenure.postgres.borrowed import borrowed, lend, pooled
+from tenure.postgres.connect import our_errors, reached
 from tenure.postgres.machine import Machine
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, Row, run, statement
@@ -34,9 +34,12 @@ _RECONNECT_SEC = 0.5
 class Engine:
     """Runs verbs on a pool of connections."""
 
-    def __init__(self, pool: Pool, registry: Registry, *, lent: bool = False, wake: bool = False) -> None:
+    def __init__(
+        self, pool: Pool, registry: Registry, *, lent: bool = False, behind_pooler: bool = False, wake: bool = False
+    ) -> None:
         self._pool = pool
         self._lent = lent
+        self._behind_pooler = behind_pooler
         self.registry = registry
         self.wakeups = Wakeups(self.run, on=wake)
 
@@ -45,15 +48,17 @@ class Engine:
         cls, dsn: str, numbers: Mapping[str, Mapping[str, int]] | None, connections: int, *, wake: bool = False
     ) -> Engine:
         """Connect, or say why not; with `wake`, listeners are told of jobs that can be claimed."""
-        registry, address = Registry(numbers), engine_dsn(dsn)  # what is wrong with the call is said before connecting
-        with connecting():  # a pool would try for long, and not say why
-            await (await psycopg.AsyncConnection.connect(address)).close()
+        registry = Registry(numbers)  # what is wrong with the call is said before connecting
+        address, behind_pooler = await reached(dsn)  # a pool would try for long, and not say why
+        kwargs: dict[str, Any] = {"autocommit": True}
+        if behind_pooler:
+            kwargs["prepare_threshold"] = None
         pool: Pool = AsyncConnectionPool(
-            address, min_size=1, max_size=connections, open=False, timeout=10, kwargs={"autocommit": True},
+            address, min_size=1, max_size=connections, open=False, timeout=10, kwargs=kwargs,
             reconnect_timeout=_RECONNECT_SEC, reconnect_failed=_try_again,
         )  # fmt: skip
         await pool.open()
-        return cls(pool, registry, wake=wake)
+        return cls(pool, registry, behind_pooler=behind_pooler, wake=wake)
 
     @classmethod
     def on(cls, pool: Pool, numbers: Mapping[str, Mapping[str, int]] | None = None) -> Engine:
@@ -92,7 +97,7 @@ class Engine:
             try:
                 with our_errors():
                     async with self._pool.connection() as connection:
-                        return await run(connection, borrowed(connection, plan()) if self._lent else plan())
+                        return await run(connection, self._shared(connection, plan()))
             except ConnectionLost:
                 await asyncio.shield(
                     self._pool.check()
@@ -108,6 +113,12 @@ class Engine:
                 if turn == _DEADLOCK_TRIES - 1:
                     raise Busy(None) from error
         raise AssertionError("unreachable")
+
+    def _shared(self, connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> Plan[T]:
+        """The plan as sessions take it that are not the engine's alone."""
+        if self._lent:
+            return borrowed(connection, plan)
+        return pooled(plan) if self._behind_pooler else plan
 
     async def extending(self, plan: Callable[[], Plan[T]]) -> T:
         """Run a verb that makes jobs. No id exists beyond the ranges: at their end, make more, then ask again."""

@@ -5,7 +5,7 @@ Each verb is safe in any number of processes and after a crash at any point, and
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
@@ -128,13 +128,14 @@ def _vacuum() -> Plan[bool]:
     if owned:
         # Locked means that somebody else is at it. Truncating would lock everybody out. Dead entries of the ready index
         # are what a claim stumbles over, so they go even where PostgreSQL would find them too few.
-        yield _command("vacuum (index_cleanup on, skip_locked, truncate false) tenure.job, tenure.claim")
+        vacuum = "vacuum (index_cleanup on, skip_locked, truncate false) tenure.job, tenure.claim"
+        yield _command(vacuum, "statement_timeout")
     return bool(owned)
 
 
-def _command(text: str) -> Statement:
-    """A command that takes no parameters and no transaction."""
-    return Statement(Query(text.split()[0], f"/* tenure */ {text}", ()), ())
+def _command(text: str, bound: Literal["lock_timeout", "statement_timeout"] = "lock_timeout") -> Statement:
+    """A command that takes no parameters and no transaction; most of them only ever wait for locks."""
+    return Statement(Query(text.split()[0], f"/* tenure */ {text}", ()), (), alone=bound)
 
 
 def _at_least(name: str, value: object, low: float) -> None:

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import psycopg
 
-from tenure.postgres.connect import listening_dsn
+from tenure.postgres.connect import plain_dsn
 from tenure.postgres.wake import CHANNEL, read
 
 #: Seconds between two tries to connect: the first, and the longest; each is spread by a half.
@@ -43,7 +43,7 @@ class Listener:
     def __init__(
         self, dsn: str, heard: Callable[[str, str], None], *, probe: float = 30.0, patience: float = _PATIENCE
     ) -> None:
-        self._address = listening_dsn(dsn)
+        self._address = plain_dsn(dsn, "tenure listener")
         self._heard = heard
         self._probe = probe
         self._patience = patience

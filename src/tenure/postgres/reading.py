@@ -19,7 +19,8 @@ from tenure.contract import Contract
 from tenure.errors import Busy, JobNotFound
 from tenure.event import Logged
 from tenure.job import Job
-from tenure.postgres.connect import connecting, engine_dsn, our_errors
+from tenure.postgres.borrowed import locally
+from tenure.postgres.connect import connecting, our_errors, plain_dsn
 from tenure.postgres.letters import Letter
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, Query, Row, Statement, run_sync, statement
@@ -51,16 +52,21 @@ class Look:
 def look(dsn: str, job_id: int, numbers: Mapping[str, Mapping[str, int]] | None = None) -> Look:
     """Look at a job; refuses an unknown id."""
     intake.whole("id", job_id, 1, intake.MAX_ID)
-    registry, address = Registry(numbers), engine_dsn(dsn)
+    registry, address = Registry(numbers), plain_dsn(dsn)
     with connecting():
-        connection = psycopg.connect(address)
+        connection = psycopg.connect(address, prepare_threshold=None)
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.read_only = True
     try:
         with our_errors(), connection:
-            return run_sync(connection, looked(job_id, registry))
+            return run_sync(connection, _under_settings(looked(job_id, registry)))
     except psycopg.errors.LockNotAvailable as error:  # a migration has the table
         raise Busy(job_id) from error
+
+
+def _under_settings(plan: Plan[Look]) -> Plan[Look]:
+    yield locally()
+    return (yield from plan)
 
 
 def looked(job_id: int, registry: Registry) -> Plan[Look]:

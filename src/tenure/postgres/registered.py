@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from tenure.postgres.connect import connecting, engine_dsn, our_errors
+from tenure.postgres.connect import connecting, our_errors, plain_dsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Registered:
 def registered(dsn: str) -> list[Registered]:
     """Read what is registered, oldest first; refuses when there is no schema to read."""
     with connecting():
-        connection = psycopg.connect(engine_dsn(dsn), autocommit=True)
+        connection = psycopg.connect(plain_dsn(dsn), autocommit=True)
     with connection, our_errors():
         rows = connection.execute(
             "select name, version, declaration, registered_at from tenure.contract "

@@ -9,13 +9,14 @@ code share it; only the runners at the bottom of this file know a connection.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -65,16 +66,36 @@ class Statement:
 
     query: Query
     values: tuple[Value, ...]
+    #: A command that PostgreSQL refuses inside of a transaction: the setting that says how long it may take.
+    alone: Literal["lock_timeout", "statement_timeout"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """Steps that commit together or not at all."""
+    """Steps that commit together or not at all; `steady` ones only read, and all of one moment."""
 
     plan: Plan[Any]
+    steady: bool = False
 
 
-Plan = Generator[Statement | Atomic, Any, T]
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Two statements that go out together and are one transaction of their own; the answer is the second one's."""
+
+    first: Statement
+    then: Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A statement that we give up after so many seconds, where PostgreSQL cannot be told to."""
+
+    statement: Statement
+    seconds: float
+
+
+Step = Statement | Atomic | Together | Bounded
+Plan = Generator[Step, Any, T]
 
 
 def statement(
@@ -120,10 +141,11 @@ async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
             try:
                 if isinstance(step, Atomic):
                     async with connection.transaction():
+                        if step.steady:
+                            await _execute(connection, _STEADY)
                         answer: Any = await run(connection, step.plan)
                 else:
-                    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-                    await cursor.execute(step.query.text, step.values, binary=True)
+                    cursor = await _execute(connection, step)
                     answer = await cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
                 step = plan.throw(error)
@@ -131,6 +153,24 @@ async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
                 step = plan.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+
+
+async def _execute(
+    connection: psycopg.AsyncConnection[Any], step: Statement | Together | Bounded
+) -> psycopg.AsyncRawCursor[Row]:
+    if isinstance(step, Together):
+        async with connection.pipeline():  # one round trip, and one transaction up to its end
+            await _execute(connection, step.first)
+            return await _execute(connection, step.then)
+    if isinstance(step, Bounded):
+        try:
+            async with asyncio.timeout(step.seconds):
+                return await _execute(connection, step.statement)
+        except TimeoutError:
+            raise psycopg.errors.LockNotAvailable(f"it took longer than {step.seconds:g} s") from None
+    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+    await cursor.execute(step.query.text, step.values, binary=True)
+    return cursor
 
 
 def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:
@@ -141,10 +181,11 @@ def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:
             try:
                 if isinstance(step, Atomic):
                     with connection.transaction():
+                        if step.steady:
+                            _execute_sync(connection, _STEADY)
                         answer: Any = run_sync(connection, step.plan)
                 else:
-                    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
-                    cursor.execute(step.query.text, step.values, binary=True)
+                    cursor = _execute_sync(connection, step)
                     answer = cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
                 step = plan.throw(error)
@@ -152,3 +193,18 @@ def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:
                 step = plan.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+
+
+def _execute_sync(connection: psycopg.Connection[Any], step: Statement | Together | Bounded) -> psycopg.RawCursor[Row]:
+    if isinstance(step, Together):
+        with connection.pipeline():
+            _execute_sync(connection, step.first)
+            return _execute_sync(connection, step.then)
+    if isinstance(step, Bounded):  # whoever waits for a synchronous connection interrupts it himself
+        return _execute_sync(connection, step.statement)
+    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+    cursor.execute(step.query.text, step.values, binary=True)
+    return cursor
+
+
+_STEADY = statement("steady", {})

@@ -30,6 +30,8 @@ class Running:
         #: Set while a handler runs elsewhere: tells it that it is asked to stop.
         self.ask_to_stop: Callable[[], None] | None = None
         self.why: Why | None = None
+        #: Whether the database may have heard something of which its answer did not come.
+        self.answer_lost = False
         #: Whether the handler has ended: from then on the job is not interrupted, but told of.
         self.is_ended = False
 

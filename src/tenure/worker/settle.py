@@ -36,8 +36,11 @@ Became = Moved | Decision | Refused
 _LAST_WORDS = ("succeed", "retry", "exhaust", "fatal", "snooze", "cancel", "dead_letter", "compensation_failed")
 
 
-async def insisting(say: Callable[[], Awaitable[T]]) -> T:
-    """Say it until it was heard: a database that is away comes back, and a repeat is refused or answered as before."""
+async def insisting(say: Callable[[], Awaitable[T]], running: Running | None = None) -> T:
+    """Say it until it was heard: a database that is away comes back, and a repeat is refused or answered as before.
+
+    An answer that was lost on its way is noted on the job that it is about.
+    """
     patience, tries = Patience(), 0
     while True:
         try:
@@ -45,6 +48,8 @@ async def insisting(say: Callable[[], Awaitable[T]]) -> T:
         except _AWAY as error:
             if isinstance(error, NotPermitted):
                 raise
+            if running is not None and isinstance(error, ConnectionLost):
+                running.answer_lost = True
             tries += 1
             if tries == _WORTH_SAYING:
                 _log.warning("the database does not hear, and is told again until it does: %s", error)
@@ -68,23 +73,25 @@ async def _told(source: JobSource, contract: Contract, running: Running, verdict
     if isinstance(verdict, Failure):
         return await _fail(source, running, verdict)
     if isinstance(verdict, Done):
-        return await insisting(lambda: source.succeed(held, verdict.result))
+        return await insisting(lambda: source.succeed(held, verdict.result), running)
     wanted = "snooze" if isinstance(verdict, Snooze) else "cancel"
     if contract.path(wanted) is None:
         why = f"the handler returned {type(verdict).__name__}, and contract {contract.name} has no such path"
         return await _fail(source, running, Failure(why, "PermanentError", retryable=False))
     if isinstance(verdict, Snooze):
         delay_ms = verdict.milliseconds
-        moved = await insisting(lambda: source.snooze(held, delay_ms))
+        moved = await insisting(lambda: source.snooze(held, delay_ms), running)
     else:
         reason = verdict.reason
-        moved = await insisting(lambda: source.cancelled(held, reason))
+        moved = await insisting(lambda: source.cancelled(held, reason), running)
     return await _compensate(source, running, moved) if moved.compensate else moved
 
 
 async def _ours(source: JobSource, running: Running, refused: Refused) -> Became:
     """What a refusal means: that somebody else has the job, or that an answer of ours was lost on its way here."""
     held = running.held
+    if not running.answer_lost:
+        return refused
     for row in reversed(await insisting(lambda: source.log(held.id))):
         if (
             row.claims == held.claims
@@ -97,7 +104,7 @@ async def _ours(source: JobSource, running: Running, refused: Refused) -> Became
 
 
 async def _fail(source: JobSource, running: Running, failure: Failure) -> Became:
-    decision = await insisting(lambda: source.fail(running.held, failure))
+    decision = await insisting(lambda: source.fail(running.held, failure), running)
     return await _compensate(source, running, decision) if decision.compensate else decision
 
 
@@ -113,8 +120,8 @@ async def _compensate(source: JobSource, running: Running, decision: Decision | 
         raise
     except Exception as error:
         failure = Failure.of(error)
-        return await insisting(lambda: source.compensation_failed(held, failure))
-    return await insisting(lambda: source.compensated(held))
+        return await insisting(lambda: source.compensation_failed(held, failure), running)
+    return await insisting(lambda: source.compensated(held), running)
 
 
 async def _undo(running: Running, node: str, result: Any) -> None:

@@ -1,0 +1,109 @@
+"""Document 002: a lease is renewed at half of what remains of it; after a beat that failed, at half of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tenure.app import App
+from tenure.errors import Refused, Unavailable
+from tenure.job import Held
+from tenure.local import Local
+from tenure.outcome import Noted
+from tenure.settings import Settings
+from tenure.worker import heart
+from tests.harness import Harness
+from tests.worker.working import until, working
+
+
+class Clock:
+    """What a heart asks for the time and sleeps by; only sleeping moves it, so that two minutes are over at once."""
+
+    def __init__(self, end: float) -> None:
+        self.now, self.end = 1_000.0, 1_000.0 + end
+
+    def monotonic(self) -> float:
+        """The time."""
+        return self.now
+
+    def timeout(self, _: float) -> contextlib.nullcontext[None]:
+        """As long as it takes."""
+        return contextlib.nullcontext()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass; at the end nobody goes on."""
+        self.now += seconds
+        if self.now > self.end:
+            raise asyncio.CancelledError
+
+
+async def beats_of_a_lease(monkeypatch: pytest.MonkeyPatch, blocked: set[int]) -> list[float]:
+    """When a heart beats for a lease of 30 seconds over two minutes, if these beats do not reach the database."""
+    clock, beats = Clock(120), list[float]()
+    monkeypatch.setattr(heart, "time", clock)
+    monkeypatch.setattr(heart, "asyncio", clock)
+
+    class Source:
+        async def heartbeat(self, held: Sequence[Held]) -> list[Noted]:
+            beats.append(clock.now - 1_000.0)
+            if len(beats) in blocked:
+                raise Unavailable("no")
+            return [Noted(one.id, None, False, True) for one in held]
+
+    beating = heart.Heart(lambda _: None, lambda _: None)
+    held = Held(1, 1, uuid4(), "reliability", "1")
+    beating.hold(held, length_s=30, interval_s=15, since=clock.now, longest_s=600)
+    source: Any = Source()
+    with pytest.raises(asyncio.CancelledError):
+        await beating.run(source)
+    return beats
+
+
+@pytest.mark.req("S2-27")
+async def test_lease_of_thirty_seconds_is_renewed_every_fifteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = await beats_of_a_lease(monkeypatch, set())
+    assert len(beats) == 7
+    assert all(15 <= after - before <= 15.2 for before, after in itertools.pairwise([0.0, *beats]))
+
+
+@pytest.mark.req("S2-27")
+async def test_renewal_that_is_blocked_is_tried_again_at_half_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = await beats_of_a_lease(monkeypatch, {2, 3})
+    gaps = [after - before for before, after in itertools.pairwise([0.0, *beats])]
+    # Renewed at 15, lost at 30 with 15 left, lost with 7.5 left, renewed.
+    assert gaps[:5] == pytest.approx([15, 15, 7.5, 3.75, 15], abs=0.25)
+
+
+@pytest.mark.req("S2-27")
+async def test_worker_that_could_not_renew_once_keeps_its_job(
+    dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeat, beats = Local.heartbeat, list[float]()
+
+    async def blocked_once(self: Local, held: Sequence[Held]) -> list[Noted | Refused]:
+        beats.append(time.monotonic())
+        if len(beats) == 2:
+            raise Unavailable("the way is blocked")
+        return await heartbeat(self, held)
+
+    monkeypatch.setattr(Local, "heartbeat", blocked_once)
+    async with App(dsn, settings=Settings(database_url=dsn, numbers={"dispatcher": {"lease_ms": 4_000}})) as app:
+
+        @app.task(contract="dispatcher")
+        async def long() -> str:
+            await until(lambda: len(beats) == 4)
+            return "done"
+
+        async with working(app):
+            ticket = await long.enqueue()
+            assert await app.result(ticket, timeout=20) == "done"
+    gaps = [after - before for before, after in itertools.pairwise(beats)]
+    assert gaps == pytest.approx([2, 1, 2], abs=0.35)
+    assert db.hops(ticket.id) == ["Queued->Running", "Running->Completed"]
