@@ -266,7 +266,6 @@ async def told(store: Store, job: Job, function: Callable[..., Any]) -> None:
     await store.fail(job.held, Failure(str(error), type="ValidationError", code=error.reason, stage="input"))
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("standing", ["assigned", "running"])
 @pytest.mark.parametrize(
     ("payload", "reason"), [(["a@b.c"], "parse_error"), ({"to": 5}, "validation_failed"), ({}, "validation_failed")]

@@ -17,8 +17,6 @@ from tenure.postgres.store import Store
 from tests.contracts.repeats import ENDS, GIVES_BACK, everything, hold, next_holder, refusal_of, say
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 every_contract = pytest.mark.parametrize("contract", BUILT_IN)
 FORFEITED = ["reliability"]
 VALID = [contract for contract in BUILT_IN if contract not in FORFEITED]

@@ -17,8 +17,6 @@ from tests.contracts.reliability import PERMANENT, make, running, shown, stores,
 from tests.harness import Harness
 from tests.races.sessions import Session, now
 
-pytestmark = pytest.mark.core
-
 by_name_or_not = pytest.mark.parametrize("named", [False, True], ids=["whatever is due", "by id"])
 
 

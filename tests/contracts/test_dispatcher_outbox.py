@@ -15,8 +15,6 @@ from tenure.outcome import Enqueued
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 BOOM = Failure("boom", "OperatorError", retryable=True)
 
 

@@ -36,7 +36,6 @@ BAD: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.core
 async def test_what_was_declared_is_listed_and_declaring_it_again_changes_nothing(store: Store, db: Harness) -> None:
     two = [FULL, JobType("mail")]
     assert await store.types.declare(two) == 2
@@ -49,7 +48,6 @@ async def test_what_was_declared_is_listed_and_declaring_it_again_changes_nothin
     assert await store.types.declare([replace(FULL, max_attempts=3), JobType("mail")]) == 1
 
 
-@pytest.mark.core
 async def test_a_change_of_any_number_is_a_change_and_leaving_it_out_takes_it_back(store: Store) -> None:
     new = {"lease_ttl_sec": 60, "heartbeat_sec": 13, "sla_sec": 41, "renews": True, "on_exhausted": "dead_lettered"}
     for name in BAD:
@@ -129,7 +127,6 @@ async def test_a_type_declared_twice_in_a_call_is_refused_but_not_the_name_under
     assert await store.types.declare([FULL, JobType("index", "standard", max_attempts=9)]) == 2
 
 
-@pytest.mark.core
 @every_contract
 async def test_each_contract_takes_what_it_can_honour_and_says_what_it_cannot(
     store: Store, db: Harness, contract: str
@@ -164,7 +161,6 @@ async def test_the_three_retries_of_document_004_stay_three(store: Store) -> Non
     assert await store.types.declare([JobType("mail", "gate_b2", max_attempts=3)]) == 1
 
 
-@pytest.mark.core
 async def test_upkeep_of_a_process_without_the_application_honours_the_types(
     store: Store, db: Harness, dsn: str
 ) -> None:

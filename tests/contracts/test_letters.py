@@ -13,8 +13,6 @@ from tenure.postgres.letters import Letter
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 keeping = pytest.mark.parametrize("contract", ["standard", "reliability", "gate_b2"])
 FATAL = Failure("broken for good", type="ValidationError", code="BROKEN", retryable=False)
 

@@ -28,8 +28,6 @@ from tests.contracts.reliability import (
 )
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 EIGHT = {
     "parse_error", "validation_failed", "dependency_unavailable", "timeout", "exhausted_retries", "policy_violation",
     "infrastructure_failure", "compensation_failed",

@@ -18,8 +18,6 @@ from tests.contracts.reliability import events
 from tests.harness import Harness
 from tests.postgres.retiring import WIDTH, full
 
-pytestmark = pytest.mark.core
-
 _DAY = 86_400.0
 _VERBOSE = ("job_heartbeat", "job_lease_renewed")
 

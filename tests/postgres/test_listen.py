@@ -21,8 +21,6 @@ from tests.conftest import own_database
 from tests.harness import Harness
 from tests.postgres.listening import Heard, listening
 
-pytestmark = pytest.mark.core
-
 ANY = ("", "")
 
 

@@ -17,8 +17,6 @@ from tenure.postgres.statement import query
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 HOPELESS = Failure("x" * 2_000, type="PermanentError", code="NO", retryable=False)
 
 

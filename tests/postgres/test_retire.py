@@ -29,8 +29,6 @@ from tests.postgres.retiring import (
     taken,
 )
 
-pytestmark = pytest.mark.core
-
 
 async def test_a_full_range_whose_jobs_ended_long_ago_leaves(store: Store, db: Harness) -> None:
     ids = [await ended(store) for _ in range(3)]

@@ -24,8 +24,6 @@ from tests.contracts.gate_b2 import left_pending
 from tests.harness import Harness
 from tests.postgres.retiring import full, leaving, long_ago, retired
 
-pytestmark = pytest.mark.core
-
 Login = Callable[[str], str]
 every = pytest.mark.parametrize("contract", BUILT_IN)
 TRANSIENT = Failure("later", type="TransientError", retryable=True)

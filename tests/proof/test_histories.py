@@ -1,6 +1,6 @@
 """The explorer's histories, replayed on PostgreSQL: row, log, dead letter and answer are the model's after every step.
 
-In `./dev test` sixty histories a contract, and up to twice as many until every kind of move was made (of `reliability`,
+In `./dev test` thirty histories a contract, and up to twice as many until every kind of move was made (of `reliability`,
 which has a thousand kinds, a part). In `./dev prove` five hundred and as many more as it takes until every step that
 the explorer knows was taken from every standing of a job: each move, each refusal, each repeat.
 """
@@ -18,7 +18,7 @@ from tests.proof.explored import Graph, Histories
 from tests.proof.stage import Stage
 
 #: How many histories at least, and at most.
-SLICE = (60, 120)
+SLICE = (30, 60)
 WHOLE = pytest.param((500, 12_000), marks=[pytest.mark.prove, pytest.mark.timeout(1800)])
 
 

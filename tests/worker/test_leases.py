@@ -57,7 +57,7 @@ async def test_lost_lease_ends_the_handler_and_stores_nothing(app: App, store: S
         await began.wait()
         db.sql("update tenure.job set queue = 'elsewhere' where id = %s", ticket.id)  # nobody takes it again
         db.expire(ticket.id)
-        assert await store.reap("standard")
+        await store.reap("standard")  # unless the worker's own upkeep was faster
         await asyncio.wait_for(ended.wait(), 10)
         await until(lambda: worker.counts["lost"] == 1)
     assert [row["trigger"] for row in db.log(ticket.id)] == ["claim", "expire"]

@@ -19,26 +19,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tenure.contracts import BUILT_IN
-
 if TYPE_CHECKING:
     from tenure.postgres.store import Store
     from tenure.task import Call
 
 #: Of each contract so many jobs that work, that fail now and then, and that always fail.
 GOOD, FLAKY, HOPELESS = 120, 25, 5
-#: The shortest leases that each contract allows, and hardly any waiting between tries, so that a minute is enough.
-_HURRY = {
-    f"TENURE_{contract.name.upper()}_{number.upper()}": str(value)
-    for contract in BUILT_IN.values()
-    for number, value in (
-        ("lease_ms", contract.lease.minimum_ms),
-        ("heartbeat_ms", contract.lease.heartbeat and contract.lease.heartbeat.minimum_ms),
-        ("backoff_base_ms", 50),
-        ("backoff_cap_ms", 400),
-    )
-    if value is not None
-}
 _COLUMNS = {"ready": "waiting", "waiting": "waiting", "leased": "running", "active": "running", "settling": "running"}
 
 
@@ -77,6 +63,7 @@ async def _tour(dsn: str) -> bool:
 
 async def _enqueued(store: Store) -> int:
     from tenure import samples
+    from tenure.contracts import BUILT_IN
 
     calls: list[Call[object]] = []
     for name in BUILT_IN:
@@ -94,10 +81,27 @@ async def _enqueued(store: Store) -> int:
     return len(calls)
 
 
+def _in_a_hurry() -> dict[str, str]:
+    """The shortest leases that each contract allows, and hardly any waiting, so that a minute is enough."""
+    from tenure.contracts import BUILT_IN
+
+    return {
+        f"TENURE_{contract.name.upper()}_{number.upper()}": str(value)
+        for contract in BUILT_IN.values()
+        for number, value in (
+            ("lease_ms", contract.lease.minimum_ms),
+            ("heartbeat_ms", contract.lease.heartbeat and contract.lease.heartbeat.minimum_ms),
+            ("backoff_base_ms", 50),
+            ("backoff_cap_ms", 400),
+        )
+        if value is not None
+    }
+
+
 @contextmanager
 def _workers(dsn: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two worker processes, of which none is left."""
-    environment = {**os.environ, **_HURRY, "DATABASE_URL": dsn}
+    environment = {**os.environ, **_in_a_hurry(), "DATABASE_URL": dsn}
     command = [sys.executable, "-m", "tenure", "worker", "tenure.samples:app", "--concurrency", "20", "--poll", "0.2"]
     workers = [
         subprocess.Popen([*command, "--name", f"worker-{n}", "--log-level", "error"], env=environment) for n in (1, 2)
@@ -135,6 +139,8 @@ async def _worked(store: Store, workers: list[subprocess.Popen[bytes]], total: i
 
 def _live(tally: list[tuple[str, str, str, int]], over: int) -> int:
     """Draw where the jobs are, over the table that was drawn before; how many lines it has. Only for a terminal."""
+    from tenure.contracts import BUILT_IN
+
     if not sys.stderr.isatty():
         return 0
     rows = [f"  {'':<12}{'waiting':>9}{'running':>9}{'ended well':>12}{'ended badly':>13}"]
@@ -178,6 +184,7 @@ async def _late_worker(store: Store) -> None:
 
 
 def _explored() -> bool:
+    from tenure.contracts import BUILT_IN
     from tenure.explore import explore
 
     _title("Every history that a contract allows, explored without a database")

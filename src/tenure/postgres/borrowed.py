@@ -4,8 +4,7 @@ Session settings would follow the connection back into the pool, and the planner
 other people's queries. So each step of a plan runs in a transaction of its own that begins by setting them for itself
 alone; nothing of it is left when the connection goes back, even if the caller is cancelled in between.
 
-On the caller's pool that costs three short round trips a step, and is the same whether or not its connections are in
-autocommit. Behind a pooler the connections are ours: a statement and its settings go out together, in one round trip.
+It costs three short round trips a step, and is the same whether or not the caller's connections are in autocommit.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from tenure.errors import BadInput
 from tenure.postgres.connect import settings
-from tenure.postgres.statement import Atomic, Bounded, Plan, Statement, Step, Together, statement
+from tenure.postgres.statement import Atomic, Bounded, Plan, Statement, Step, statement
 
 T = TypeVar("T")
 P = TypeVar("P", bound=AsyncConnectionPool[Any])
@@ -69,8 +68,8 @@ def locally() -> Statement:
 
 
 def _with_settings(step: Step) -> Step:
-    if isinstance(step, Statement):
-        return Bounded(step, int(settings()[step.alone]) / 1_000) if step.alone else Together(locally(), step)
+    if isinstance(step, Statement) and step.alone:
+        return Bounded(step, int(settings()[step.alone]) / 1_000)
     return Atomic(_under_settings(step), _is_steady(step))
 
 

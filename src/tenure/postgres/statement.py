@@ -79,14 +79,6 @@ class Atomic:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """Two statements that go out together and are one transaction of their own; the answer is the second one's."""
-
-    first: Statement
-    then: Statement
-
-
-@dataclass(frozen=True, slots=True)
 class Bounded:
     """A statement that we give up after so many seconds, where PostgreSQL cannot be told to."""
 
@@ -94,7 +86,7 @@ class Bounded:
     seconds: float
 
 
-Step = Statement | Atomic | Together | Bounded
+Step = Statement | Atomic | Bounded
 Plan = Generator[Step, Any, T]
 
 
@@ -155,13 +147,7 @@ async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
-async def _execute(
-    connection: psycopg.AsyncConnection[Any], step: Statement | Together | Bounded
-) -> psycopg.AsyncRawCursor[Row]:
-    if isinstance(step, Together):
-        async with connection.pipeline():  # one round trip, and one transaction up to its end
-            await _execute(connection, step.first)
-            return await _execute(connection, step.then)
+async def _execute(connection: psycopg.AsyncConnection[Any], step: Statement | Bounded) -> psycopg.AsyncRawCursor[Row]:
     if isinstance(step, Bounded):
         try:
             async with asyncio.timeout(step.seconds):
@@ -195,11 +181,7 @@ def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
-def _execute_sync(connection: psycopg.Connection[Any], step: Statement | Together | Bounded) -> psycopg.RawCursor[Row]:
-    if isinstance(step, Together):
-        with connection.pipeline():
-            _execute_sync(connection, step.first)
-            return _execute_sync(connection, step.then)
+def _execute_sync(connection: psycopg.Connection[Any], step: Statement | Bounded) -> psycopg.RawCursor[Row]:
     if isinstance(step, Bounded):  # whoever waits for a synchronous connection interrupts it himself
         return _execute_sync(connection, step.statement)
     cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
