@@ -1,8 +1,8 @@
 """The explorer's histories, replayed on PostgreSQL: row, log, dead letter and answer are the model's after every step.
 
-In `./dev test` thirty histories a contract, and up to twice as many until every kind of move was made (of `reliability`,
-which has a thousand kinds, a part). In `./dev prove` five hundred and as many more as it takes until every step that
-the explorer knows was taken from every standing of a job: each move, each refusal, each repeat.
+In `./dev test` thirty histories a contract, and up to twice as many until every kind of move was made (of
+`reliability`, which has a thousand kinds, a part). In `./dev prove` five hundred and as many more as it takes until
+every step that the explorer knows was taken from every standing of a job: each move, each refusal, each repeat.
 """
 
 from __future__ import annotations
