@@ -20,8 +20,6 @@ from tests.contracts.gate_b2 import left_pending
 from tests.harness import Harness
 from tests.postgres.listening import bare_ear
 
-pytestmark = pytest.mark.core
-
 HOPELESS = Failure("never", type="PermanentError", retryable=False)
 AGAIN = Failure("again", type="TransientError", retryable=True)
 

@@ -20,8 +20,6 @@ from tests.test_upkeep import EVERYTHING, at_the_commit_point, everything_is_don
 from tests.test_upkeep import expired as died
 from tests.upkeep.running import QUICK, expired, lines, ready, running, until
 
-pytestmark = pytest.mark.core
-
 #: Jobs with as many dead rows behind them as hinder a claim.
 _FILL = """
 insert into tenure.job (contract, version, state, role, max_attempts, type)

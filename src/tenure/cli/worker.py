@@ -125,7 +125,9 @@ def _several(processes: int, name: str | None) -> int:
     for child in children:  # also those that were begun while the signal came
         if stopping and child.poll() is None:
             child.send_signal(stopping[0])
-    return max(abs(child.wait()) for child in children)
+    # One that had hardly begun when the signal came ends by it, and that is what was asked.
+    as_asked = {0, *(sign * number for number in stopping for sign in (-1, 1)), *(128 + number for number in stopping)}
+    return max(0 if (code := child.wait()) in as_asked else abs(code) for child in children)
 
 
 def _without(arguments: list[str], *options: str) -> list[str]:
