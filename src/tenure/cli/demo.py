@@ -101,10 +101,16 @@ def _in_a_hurry() -> dict[str, str]:
 @contextmanager
 def _workers(dsn: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two worker processes, of which none is left."""
+    from tenure.contracts import BUILT_IN
+
     environment = {**os.environ, **_in_a_hurry(), "DATABASE_URL": dsn}
     command = [sys.executable, "-m", "tenure", "worker", "tenure.samples:app", "--concurrency", "20", "--poll", "0.2"]
+    # The one that will be killed leaves alone what could only come back after reliability's shortest lease, 30 s.
+    quick = ",".join(name for name in BUILT_IN if name != "reliability")
+    arguments = {"worker-1": ["--contracts", quick], "worker-2": []}
     workers = [
-        subprocess.Popen([*command, "--name", f"worker-{n}", "--log-level", "error"], env=environment) for n in (1, 2)
+        subprocess.Popen([*command, "--name", name, "--log-level", "error", *more], env=environment)
+        for name, more in arguments.items()
     ]
     try:
         yield workers
@@ -134,7 +140,7 @@ async def _worked(store: Store, workers: list[subprocess.Popen[bytes]], total: i
             break
         await asyncio.sleep(0.25)
     since = time.perf_counter() - (killed_at or time.perf_counter())
-    _say(f"  everything has ended, {since:.0f} s after the kill; the longest lease of a dead worker was waited for")
+    _say(f"  everything has ended, {since:.0f} s after the kill: what the dead worker held came back, and counted")
 
 
 def _live(tally: list[tuple[str, str, str, int]], over: int) -> int:
