@@ -24,8 +24,6 @@ from tests.contracts.compensation import (
 from tests.contracts.reliability import INVALID, PERMANENT, TRANSIENT, letters, make, running, shown, types
 from tests.harness import Harness
 
-pytestmark = pytest.mark.core
-
 every_ending = pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
 BEGUN = ["job_claimed", "job_started"]
 

@@ -17,8 +17,6 @@ from tenure.outcome import Moved, Outcome
 from tenure.postgres.store import Store
 from tests.harness import Harness, at_once
 
-pytestmark = pytest.mark.core
-
 ALWAYS_FAILING = [
     ("Queued", "Running"), ("Running", "Failed"), ("Failed", "Queued"),
     ("Queued", "Running"), ("Running", "Failed"), ("Failed", "Queued"),

@@ -20,8 +20,6 @@ from tenure.postgres import connect
 from tenure.postgres.store import Store
 from tests.harness import Harness, at_once
 
-pytestmark = pytest.mark.core
-
 WELCOME = NewJob("mail", {"to": "a@b.c", "parts": {"x": 1, "y": [1, 2]}}, key="welcome:42")
 
 
