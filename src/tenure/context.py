@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast, overload
@@ -43,13 +42,15 @@ class Port(Protocol):
 class Context:
     """The job that a handler runs: what is known of it, and what may be said about it."""
 
+    __slots__ = ("_cancelled", "_had", "_loop", "_port", "job", "last_checkpoint")
+
     def __init__(self, job: Job, port: Port, loop: asyncio.AbstractEventLoop) -> None:
         self.job = job
         #: What this job last saved, in this attempt or an earlier one; None before that.
         self.last_checkpoint: Any = job.checkpoint
         self._port = port
         self._loop = loop
-        self._cancelled = threading.Event()
+        self._cancelled = False
         self._had: dict[str, Any] | None = None
 
     @property
@@ -80,7 +81,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the handler is asked to stop: save a checkpoint, and return `Cancel()`."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     def headers(self) -> dict[str, str]:
         """Headers for the next request, so that it carries this job's trace and correlation ids on."""
@@ -132,7 +133,7 @@ class Context:
         return cast("T", self._had[node])
 
     def _ask_to_stop(self) -> None:
-        self._cancelled.set()
+        self._cancelled = True
 
     async def _effects(self) -> Mapping[str, Any]:
         return await self._port.effects()

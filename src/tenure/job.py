@@ -13,6 +13,8 @@ from uuid import UUID
 
 from tenure.errors import PermanentError, TransientError, ValidationError
 
+#: What PostgreSQL wrote needs no search for blanks around it.
+_decoded: Final = json.JSONDecoder().raw_decode
 #: What a handler raises to say whether to try again.
 _KINDS: Final = (ValidationError, PermanentError, TransientError)
 
@@ -56,7 +58,7 @@ class Job(NamedTuple):
     @property
     def payload(self) -> Any:
         """The arguments."""
-        return json.loads(self.payload_json)
+        return _decoded(self.payload_json)[0]
 
     @property
     def last_error(self) -> Any:

@@ -1,7 +1,7 @@
 """Beside the database: what the application and its workers say to PostgreSQL, gathered into batches.
 
 One for each event loop, because connections belong to the loop that opened them. Whatever is said at the same time goes
-in one statement: enqueues, starts, successes, failures. Failures go through `AsyncTaskQueue.fail_task`, which alone
+in one statement: enqueues, starts, failures. Failures go through `AsyncTaskQueue.fail_task`, which alone
 decides whether and when a job runs again.
 """
 
@@ -33,13 +33,12 @@ class Local:
         # Apart: a key that two callers share is waited for, and nobody else should.
         self._keyed: Coalescer[NewJob, Enqueued] = Coalescer(store.enqueue_many, at_once=4)
         self._starts: Coalescer[Held, Moved | None] = Coalescer(store.start_many)
-        self._successes: Coalescer[tuple[Held, Any], Moved] = Coalescer(self._succeed)
         self._snoozes: Coalescer[tuple[Held, int], Moved] = Coalescer(self._snooze)
         self._queues: dict[str, AsyncTaskQueue] = {}
 
     async def close(self) -> None:
         """Let what is under way end, then close the connections."""
-        for coalescer in (self._plain, self._keyed, self._starts, self._successes, self._snoozes):
+        for coalescer in (self._plain, self._keyed, self._starts, self._snoozes):
             await coalescer.rest()
         await self.store.close()
 
@@ -89,9 +88,9 @@ class Local:
         """Say that the handler begins; None under a contract without that step."""
         return self._starts.ask(held)
 
-    def succeed(self, held: Held, result: Any) -> Awaitable[Moved]:
-        """End a job well, with its result."""
-        return self._successes.ask((held, result))
+    async def succeed(self, held: Sequence[Held], results: Sequence[Any]) -> list[Outcome]:
+        """End jobs well, each with its result."""
+        return await self.store.succeed_many(held, results)
 
     async def fail(self, held: Held, failure: Failure) -> Decision:
         """Report a failure to the queue, which decides."""
@@ -147,9 +146,6 @@ class Local:
     async def log(self, job_id: int) -> list[Logged]:
         """What happened to a job so far."""
         return await self.store.events(job_id)
-
-    async def _succeed(self, ended: Sequence[tuple[Held, Any]]) -> list[Outcome]:
-        return await self.store.succeed_many([held for held, _ in ended], [result for _, result in ended])
 
     async def _snooze(self, put_off: Sequence[tuple[Held, int]]) -> list[Outcome]:
         return await self.store.snooze_many([held for held, _ in put_off], [delay for _, delay in put_off])

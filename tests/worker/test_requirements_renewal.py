@@ -14,11 +14,12 @@ import pytest
 
 from tenure.app import App
 from tenure.errors import Refused, Unavailable
-from tenure.job import Held
+from tenure.job import Held, Job
 from tenure.local import Local
 from tenure.outcome import Noted
 from tenure.settings import Settings
 from tenure.worker import heart
+from tenure.worker.running import Running, Terms
 from tests.harness import Harness
 from tests.worker.working import until, working
 
@@ -58,8 +59,9 @@ async def beats_of_a_lease(monkeypatch: pytest.MonkeyPatch, blocked: set[int]) -
             return [Noted(one.id, None, False, True) for one in held]
 
     beating = heart.Heart(lambda _: None, lambda _: None)
-    held = Held(1, 1, uuid4(), "reliability", "1")
-    beating.hold(held, length_s=30, interval_s=15, since=clock.now, longest_s=600)
+    columns = dict.fromkeys(Job._fields) | {"id": 1, "claims": 1, "lease_token": uuid4(), "contract": "reliability"}
+    job: Any = Job(**columns)  # type: ignore[arg-type]
+    beating.held.add(Running(job, Terms(None, 30, 15, 600), clock.now, 600))
     source: Any = Source()
     with pytest.raises(asyncio.CancelledError):
         await beating.run(source)

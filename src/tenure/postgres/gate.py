@@ -41,11 +41,8 @@ class Batch:
 
     def values(self, turn: Sequence[int], verb: str) -> dict[str, Any]:
         """The parameters of the jobs at these places. unnest pads a shorter array with NULL: no fact, no array."""
-        held = None if self.held is None else [self.held[n] for n in turn]
         return {
-            "ids": [self.ids[n] for n in turn],
-            "claims": [] if held is None else [one.claims for one in held],
-            "tokens": [] if held is None else _texts([one.token for one in held]),
+            **self.proofs(turn),
             "verdicts": _at(self.verdicts, turn),
             "reasons": _at(self.reasons, turn),
             "errors": _at(self.errors, turn),
@@ -54,6 +51,16 @@ class Batch:
             "notes": _at(self.notes, turn),
             "keys": _at(self.keys, turn),
             "hashes": [] if self.keys is None else [self.fingerprint(n, verb) for n in turn],
+        }
+
+    def proofs(self, turn: Sequence[int]) -> dict[str, Any]:
+        """Which jobs these are, and the proofs of those who hold them."""
+        held = [] if self.held is None else [self.held[n] for n in turn]
+        return {
+            "ids": [self.ids[n] for n in turn],
+            "size": len(turn),
+            "claims": [one.claims for one in held],
+            "tokens": _texts([one.token for one in held]),
         }
 
     def fingerprint(self, n: int, verb: str) -> str:
@@ -103,6 +110,26 @@ def move(
             yield from replay(batch, verb, turn, outcomes, moved_before)
         if aims:
             yield from _compensate(machine, verb, batch, aims, outcomes)
+    return outcomes
+
+
+def succeed(machine: Machine, batch: Batch) -> Plan[list[Outcome]]:
+    """End jobs well: those that plainly do by the short way, whatever is left through the gate."""
+    if machine.success is None or batch.keys is not None:
+        return (yield from move(machine, "succeed", batch, {"fenced": True}))
+    end_state, held, results = machine.success["end_state"], batch.held or (), batch.results
+    outcomes: list[Any] = [None] * len(batch.ids)
+    turn = next(iter(turns(batch.ids)), ())
+    rows = yield statement("succeed", {**machine.success, **batch.proofs(turn), "results": _at(results, turn)})
+    for place, state, counter, at in rows:
+        n = turn[place - 1]
+        outcomes[n] = Moved(batch.ids[n], "succeed", state, end_state, "done", held[n].claims, counter, at)
+    left = [n for n, outcome in enumerate(outcomes) if outcome is None]
+    if left:
+        rest_of = Batch([batch.ids[n] for n in left], [held[n] for n in left], results=_at(results, left) or None)
+        rest = yield from move(machine, "succeed", rest_of, {"fenced": True})
+        for n, outcome in zip(left, rest, strict=True):
+            outcomes[n] = outcome
     return outcomes
 
 

@@ -21,7 +21,7 @@ from tenure.contract import Verdict
 from tenure.errors import Busy, Refused, StaleLease
 from tenure.job import UPKEEP, Failure, Held, Job
 from tenure.outcome import Moved, Outcome
-from tenure.postgres.gate import Batch, move
+from tenure.postgres.gate import Batch, move, succeed
 from tenure.postgres.machine import Machine
 from tenure.postgres.notes import note
 from tenure.postgres.statement import Atomic, Plan, Row, statement
@@ -61,7 +61,12 @@ def claim(
         rows = yield statement("claim", {**values, "types": list(types)}, parts=("typed",))
     if not rows and taking.repeatable:
         return (yield from _repeat(machine, taking.key, job))
-    return [job((*row, taking.key)) for row in rows]
+    name, owner, key = machine.contract.name, taking.worker, taking.key
+    return [
+        # Its start is its last move; it has neither an end nor a result.
+        job((row[0], name, *row[1:13], owner, *row[13:17], row[16], None, *row[17:23], None, *row[23:25], key))
+        for row in rows
+    ]
 
 
 def claim_by_id(
@@ -115,7 +120,10 @@ def _was_used(key: UUID) -> Plan[bool]:
 
 def finish(machine: Machine, verb: str, batch: Batch, *, skip_locked: bool = False) -> Plan[list[Outcome]]:
     """Move held jobs; those that stop at a commit point are settled in a transaction of their own."""
-    outcomes = yield from _move(machine, verb, batch, {"fenced": True}, skip_locked=skip_locked)
+    if verb == "succeed" and not skip_locked and verb not in machine.waking:
+        outcomes = yield from succeed(machine, batch)
+    else:
+        outcomes = yield from _move(machine, verb, batch, {"fenced": True}, skip_locked=skip_locked)
     return (yield from settle_after(machine, outcomes))
 
 

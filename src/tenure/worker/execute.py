@@ -11,14 +11,13 @@ from typing import Any
 
 from tenure.context import Context
 from tenure.contract import Contract
-from tenure.directive import Cancel, Snooze
-from tenure.job import Failure
+from tenure.job import Failure, Job
 from tenure.middleware import Middleware
 from tenure.task import LONGEST_RUN_S, TIMEOUT, Task
 from tenure.worker.child import PROCESS_DIED, Child, ProcessDied
-from tenure.worker.handle import Done, Verdict, failure_of, handle
+from tenure.worker.handle import Verdict, failure_of, handle
 from tenure.worker.port import SourcePort
-from tenure.worker.running import Running, cancels
+from tenure.worker.running import Running
 from tenure.worker.slots import Slots
 from tenure.worker.source import JobSource
 
@@ -26,6 +25,8 @@ _log = logging.getLogger("tenure.worker")
 
 #: So many processes wait for the next job; the rest end when theirs is done.
 _KEPT_CHILDREN = 4
+#: A payload without this says nothing of how long its job may run.
+MAY_SAY_TIMEOUT = f'"{TIMEOUT}"'
 
 
 class Executor:
@@ -44,42 +45,35 @@ class Executor:
         self._middleware = middleware
         self._threads = threads
         self._slots = slots
+        self._loop = asyncio.get_running_loop()
         self._children: list[Child] = []
         #: Threads that still run a handler whose job is no longer ours.
         self.left_behind = 0
 
-    def longest(self, running: Running) -> float:
-        """How long this job's handler may run, in seconds."""
-        payload = running.job.payload if f'"{TIMEOUT}"' in running.job.payload_json else {}
-        given = payload.get(TIMEOUT) if isinstance(payload, dict) else None
-        if isinstance(given, (int, float)) and 0 < given <= LONGEST_RUN_S:
-            return float(given)
-        declared = running.task.given.timeout if running.task else None
-        return declared or LONGEST_RUN_S
-
     async def run(self, running: Running, task: Task[..., Any], *, alone: bool) -> Verdict | None:
         """Run it to its end, whatever that is; None when the job is no longer this worker's to speak of."""
-        port = SourcePort(self._source, running, compensates=self._contracts[running.job.contract].compensates)
-        running.ctx = Context(running.job, port, asyncio.get_running_loop())
-        if running.was_ended():
+        job = running.job
+        port = SourcePort(self._source, running, compensates=self._contracts[job.contract].compensates)
+        running.ctx = Context(job, port, self._loop)
+        if running.why is not None:
             return None
-        if running.job.pending is not None:  # it has failed already; what is left is to undo what it did
-            return _failed_before(running.job.pending)
-        seconds = self.longest(running)
-        elsewhere = (alone or task.isolation == "process") and task._is_findable()
+        if job.pending_json is not None:  # it has failed already; what is left is to undo what it did
+            return _failed_before(job.pending)
         try:
-            async with asyncio.timeout(seconds) as limit:
-                return await (self._elsewhere(running, task, port) if elsewhere else self._here(running, task))
-        except TimeoutError as error:
-            if not limit.expired():
-                return failure_of(error)
-            return Failure(f"ran longer than {seconds:g} s", "TimeoutError", code="TIMEOUT", retryable=True)
+            if (alone or task.isolation == "process") and task._is_findable():
+                return await self._elsewhere(running, task, port)
+            running.begins(asyncio.current_task(self._loop).cancel)  # type: ignore[union-attr]
+            return await handle(task, running.ctx, self._middleware, self._threads, self._leave_behind)
         except asyncio.CancelledError as error:
             return self._interrupted(running, error)
         except ProcessDied as error:
-            return None if running.was_ended() else failure_of(error)
+            if running.why is not None:
+                return None
+            return _too_long(running) if running.is_late else failure_of(error)
         except BaseException as error:  # SystemExit too is only what this handler did
             return failure_of(error)
+        finally:
+            running.returns()
 
     def close(self) -> None:
         """Let the waiting processes go."""
@@ -89,27 +83,18 @@ class Executor:
 
     def _interrupted(self, running: Running, error: asyncio.CancelledError) -> Verdict | None:
         task = asyncio.current_task()
-        if running.why is not None:
-            if task is not None:
-                task.uncancel()
-            return None
-        if task is not None and task.cancelling():
+        assert task is not None
+        if running.why is not None or running.is_late:
+            task.uncancel()
+            return None if running.why is not None else _too_long(running)
+        if task.cancelling():
             raise error  # the worker itself is being torn down
         return failure_of(error)
 
-    async def _here(self, running: Running, task: Task[..., Any]) -> Done | Snooze | Cancel:
-        me = asyncio.current_task()
-        assert me is not None
-        assert running.ctx is not None
-        running.interrupt = cancels(me)
-        try:
-            return await handle(task, running.ctx, self._middleware, self._threads, self._leave_behind)
-        finally:
-            running.interrupt = None
-
     async def _elsewhere(self, running: Running, task: Task[..., Any], port: SourcePort) -> Verdict:
         child = self._child()
-        running.interrupt, running.ask_to_stop = child.kill, child.ask_to_stop
+        running.ask_to_stop = child.ask_to_stop
+        running.begins(child.kill)
         kept = False
         try:
             assert task.home is not None
@@ -117,7 +102,6 @@ class Executor:
             kept = len(self._children) < _KEPT_CHILDREN
             return verdict
         finally:
-            running.interrupt = running.ask_to_stop = None
             if kept:
                 self._children.append(child)
             else:
@@ -155,6 +139,17 @@ class Executor:
 
 async def _say(port: SourcePort, verb: str, values: tuple[Any, ...]) -> Any:
     return await getattr(port, verb)(*values)
+
+
+def longest(job: Job, otherwise: float) -> float:
+    """How long this job's handler may run, in seconds: as its payload says, or else."""
+    payload = job.payload
+    given = payload.get(TIMEOUT) if isinstance(payload, dict) else None
+    return float(given) if isinstance(given, (int, float)) and 0 < given <= LONGEST_RUN_S else otherwise
+
+
+def _too_long(running: Running) -> Failure:
+    return Failure(f"ran longer than {running.longest_s:g} s", "TimeoutError", code="TIMEOUT", retryable=True)
 
 
 def _failed_before(pending: Any) -> Failure:

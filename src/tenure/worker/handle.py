@@ -21,7 +21,7 @@ from tenure.middleware import Middleware
 from tenure.task import TIMEOUT, Task
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Done:
     """The handler returned this; ready to be stored as JSON."""
 
@@ -45,25 +45,45 @@ async def handle(
     args, kwargs = task.signature.arguments(payload)
     if task.takes_context is not None:
         kwargs[task.takes_context] = ctx
-    current.set(ctx)
-    go_on: Callable[[], Awaitable[Any]] = functools.partial(_call, task, args, kwargs, threads, leave_behind)
+    before = current.set(ctx)
+    try:
+        if task.is_async and not middleware:
+            value = await task.function(*args, **kwargs)
+        else:
+            value = await _around(middleware, task, ctx, args, kwargs, threads, leave_behind)()
+    finally:
+        current.reset(before)
+    if value is None:
+        return Done(None)
+    return value if isinstance(value, (Snooze, Cancel)) else Done(task.signature.result(value))
+
+
+def _around(
+    middleware: Sequence[Middleware],
+    task: Task[..., Any],
+    ctx: Context,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    threads: ThreadPoolExecutor,
+    leave_behind: Callable[[Future[Any]], None],
+) -> Callable[[], Awaitable[Any]]:
+    """The call of the handler, wherever that is made, with every middleware around it."""
+    if task.is_async:
+        go_on: Callable[[], Awaitable[Any]] = functools.partial(task.function, *args, **kwargs)
+    else:
+        go_on = functools.partial(_in_a_thread, task, args, kwargs, threads, leave_behind)
     for each in reversed(middleware):
         go_on = functools.partial(each.run, ctx, go_on)
-    value = await go_on()
-    if isinstance(value, (Snooze, Cancel)):
-        return value
-    return Done(task.signature.result(value))
+    return go_on
 
 
-async def _call(
+async def _in_a_thread(
     task: Task[..., Any],
     args: list[Any],
     kwargs: dict[str, Any],
     threads: ThreadPoolExecutor,
     leave_behind: Callable[[Future[Any]], None],
 ) -> Any:
-    if task.is_async:
-        return await task.function(*args, **kwargs)
     context = contextvars.copy_context()
     thread = threads.submit(context.run, _called, functools.partial(task.function, *args, **kwargs))
     try:

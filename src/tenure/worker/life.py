@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from tenure.contract import Contract
 from tenure.errors import Refused, TenureError
-from tenure.job import Held, Job
+from tenure.job import Job
 from tenure.middleware import Middleware
+from tenure.outcome import Moved, Outcome
 from tenure.queue import Decision
 from tenure.stranger import UNKNOWN_TASK, WAITS_S, unknown
 from tenure.task import LONGEST_RUN_S, Task
-from tenure.worker.execute import Executor, was_lost
+from tenure.worker.execute import MAY_SAY_TIMEOUT, Executor, longest, was_lost
 from tenure.worker.fetch import say_stranger
+from tenure.worker.finish import Finisher
 from tenure.worker.handle import Done, Verdict
 from tenure.worker.heart import Heart
-from tenure.worker.running import Running
-from tenure.worker.settle import insisting, settle
+from tenure.worker.relay import Relay
+from tenure.worker.running import Running, Terms
+from tenure.worker.settle import insisting, ours, settle
 from tenure.worker.slots import Slots
 from tenure.worker.source import JobSource
 
@@ -46,36 +49,52 @@ class Lives:
     ) -> None:
         self._source = source
         self._contracts = contracts
+        self._starting = {name for name, contract in contracts.items() if contract.path("start") is not None}
         self._tasks = tasks
         self._slots = slots
         self._heart = heart
         self._executor = executor
         self._middleware = middleware
         self._ended = ended
-        self.running: dict[tuple[int, int], Running] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self._relay = Relay(self._life)
+        self._finisher = Finisher(source, self._answered)
+        self._others: set[asyncio.Task[None]] = set()
+        self.running = heart.held
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Everything that is under way for these jobs."""
+        return self._relay.tasks | self._finisher.tasks | self._others
 
     def begin(self, jobs: list[Job], asked: float) -> None:
         """Hold every job of a claim at once, whatever the first of them then does, and let each live."""
-        lives = [Running(job, self._tasks.get(job.type), asked) for job in jobs]
-        for running in lives:
-            self.running[running.job.id, running.job.claims] = running
-            self._hold(running)
-        told = asyncio.create_task(self._tell_of_claim(jobs)) if self._middleware else None
-        for running in lives:
-            task = asyncio.create_task(self._life(running, told))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+        terms: dict[str, Terms] = {}
+        lives = []
+        for job in jobs:
+            shared = terms.get(job.type) or terms.setdefault(job.type, self._terms(job))
+            longest_s = longest(job, shared.longest_s) if MAY_SAY_TIMEOUT in job.payload_json else shared.longest_s
+            lives.append(Running(job, shared, asked, longest_s))
+        self.running.update(lives)
+        if self._middleware:
+            self._spawn(self._tell_and_begin(jobs, lives))
+        else:
+            self._relay.begin(lives)
 
-    def act(self, held: Held, act: Callable[[Running], None]) -> None:
+    async def rest(self, seconds: float) -> None:
+        """Wait until nothing is under way any more, so long at the most."""
+        end = time.monotonic() + seconds
+        while self.tasks and (left := end - time.monotonic()) > 0:
+            await asyncio.wait(self.tasks, timeout=left)
+
+    def act(self, running: Running, act: Callable[[Running], None]) -> None:
         """Do something to a job, if it is still running here."""
-        if (running := self.running.get((held.id, held.claims))) is not None:
+        if running in self.running:
             act(running)
 
     async def hand_back(self, these: Sequence[Running], delay_ms: int = 0, reason: str | None = None) -> None:
         """Give jobs back unfinished, each its contract's way."""
         for running in these:
-            self._heart.release(running.held)
+            running.until = 0.0
         try:
             answers = await self._source.hand_back([running.held for running in these], delay_ms, reason)
         except TenureError as error:  # their leases run out, which comes to the same
@@ -84,56 +103,98 @@ class Lives:
             for answer in answers:
                 self._slots.counts["refused" if isinstance(answer, Refused) else "handed back"] += 1
 
-    async def _tell_of_claim(self, jobs: list[Job]) -> None:
+    async def _tell_and_begin(self, jobs: list[Job], lives: list[Running]) -> None:
         for middleware in self._middleware:
             await told(middleware.claim(jobs))
+        self._relay.begin(lives)
 
-    async def _life(self, running: Running, claim_told: asyncio.Task[None] | None) -> None:
-        job = running.job
+    def _spawn(self, what: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(what)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    async def _life(self, running: Running) -> None:
+        """From the claim to what the handler says of it. A success is told of by the finisher, the rest here."""
+        verdict: Verdict | None = None
         try:
             try:
-                if claim_told is not None:
-                    await asyncio.shield(claim_told)
                 verdict = await self._verdict(running)
             finally:
                 self._slots.give()
             if verdict is not None:
                 running.is_ended = True
-                self._heart.go_on(running.held, LONGEST_RUN_S)  # undoing effects may take its time too
+                if running.longest_s < LONGEST_RUN_S:  # being heard, or undoing effects, may take its time too
+                    running.until = time.monotonic() + LONGEST_RUN_S
+                if type(verdict) is Done:
+                    self._slots.unsettled += 1
+                    self._finisher.add(running, verdict)
+                    return
                 await self._settle(running, verdict)
             elif running.why == "lost":
                 self._slots.counts["lost"] += 1
         except Refused as refused:
             self._refused(running, refused)
         except Exception:
-            _log.exception("job %d of %s: the worker could not say what became of it", job.id, job.type)
-        finally:
-            self._heart.release(running.held)
-            self.running.pop((job.id, job.claims), None)
-            self._ended()
+            _could_not_say(running)
+        except BaseException:  # the worker itself is being torn down
+            self._let_go(running)
+            raise
+        self._let_go(running)
+        self._ended()
 
-    def _hold(self, running: Running) -> None:
-        job, contract = running.job, self._contracts[running.job.contract]
+    def _answered(self, group: Sequence[tuple[Running, Done]], answers: Sequence[Outcome | Exception]) -> None:
+        """What the database made of successes, from the finisher."""
+        self._slots.settled(len(group))
+        plain = 0
+        for (running, done), answer in zip(group, answers, strict=True):
+            if type(answer) is Moved and not self._middleware:
+                plain += 1
+                self._let_go(running)
+            else:
+                self._spawn(self._end(running, done, answer))
+        self._slots.counts["succeeded"] += plain
+        self._ended()
+
+    async def _end(self, running: Running, done: Done, answer: Outcome | Exception) -> None:
+        """See a success to its end that was not plainly accepted, or that others are to hear of."""
+        try:
+            if isinstance(answer, Moved):
+                await self._became(running, done, answer)
+            elif isinstance(answer, Refused):
+                await self._became(running, done, await ours(self._source, running, answer))
+            else:  # one of its group is at fault, and nothing was written
+                await self._settle(running, done)
+        except Exception:
+            _could_not_say(running)
+        self._let_go(running)
+        self._ended()
+
+    def _let_go(self, running: Running) -> None:
+        self.running.discard(running)
+        running.ctx = None  # which knows it too: nothing is left for the garbage collector to find
+
+    def _terms(self, job: Job) -> Terms:
+        """What is common to the jobs of this one's claim and type."""
+        contract, task = self._contracts[job.contract], self._tasks.get(job.type)
         length = shortest = contract.lease.minimum_ms / 1_000
         if job.lease_expires_at is not None and job.started_at is not None:
             # Both by the database's clock, which may have stepped back since the log's last time.
             length = max(shortest, (job.lease_expires_at - job.started_at).total_seconds())
         beat = contract.lease.heartbeat
-        declared = running.task.type.heartbeat_sec if running.task and running.task.type else None
+        declared = task.type.heartbeat_sec if task and task.type else None
         interval = (declared or beat.default_ms / 1_000) if beat else None
-        running.lease_s = length
-        longest = self._executor.longest(running) + length
-        self._heart.hold(running.held, length_s=length, interval_s=interval, since=running.asked, longest_s=longest)
+        return Terms(task, length, interval, (task.given.timeout if task else None) or LONGEST_RUN_S)
 
     async def _verdict(self, running: Running) -> Verdict | None:
-        if time.monotonic() >= running.asked + running.lease_s and await self._is_lost(running):
+        if time.monotonic() >= running.asked + running.terms.lease_s and await self._is_lost(running):
             running.end("lost")
             return None
         if running.task is None:
             return await self._unknown(running)
-        if self._contracts[running.job.contract].path("start") is not None:
+        if running.job.contract in self._starting:
             await insisting(lambda: self._source.start(running.held))
-        return await self._executor.run(running, running.task, alone=await self._is_alone(running))
+        alone = running.job.claims > 1 and await self._is_alone(running)
+        return await self._executor.run(running, running.task, alone=alone)
 
     async def _is_lost(self, running: Running) -> bool:
         """Whether a job that had to wait for a blocked loop longer than its lease is somebody else's by now."""
@@ -143,8 +204,6 @@ class Lives:
     async def _is_alone(self, running: Running) -> bool:
         """Whether the job's last lease expired: it may be what killed its worker, and must not kill this one."""
         job, contract = running.job, self._contracts[running.job.contract]
-        if job.claims == 1:
-            return False
         if was_lost(job.last_error, str(contract.lease.error["type"])):
             return True
         if contract.path("reclaim") is None:
@@ -168,8 +227,11 @@ class Lives:
         return None
 
     async def _settle(self, running: Running, verdict: Verdict) -> None:
+        contract = self._contracts[running.job.contract]
+        await self._became(running, verdict, await settle(self._source, contract, running, verdict))
+
+    async def _became(self, running: Running, verdict: Verdict, became: Moved | Decision | Refused) -> None:
         counts = self._slots.counts
-        became = await settle(self._source, self._contracts[running.job.contract], running, verdict)
         if isinstance(became, Refused):
             self._refused(running, became)
         elif isinstance(became, Decision):
@@ -188,6 +250,10 @@ class Lives:
     def _refused(self, running: Running, refused: Refused) -> None:
         self._slots.counts["refused"] += 1
         _log.warning("job %d of %s: what became of it was refused: %s", running.job.id, running.job.type, refused)
+
+
+def _could_not_say(running: Running) -> None:
+    _log.exception("job %d of %s: the worker could not say what became of it", running.job.id, running.job.type)
 
 
 async def told(said: Awaitable[None]) -> None:

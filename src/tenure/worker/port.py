@@ -23,6 +23,8 @@ _log = logging.getLogger("tenure.worker")
 class SourcePort:
     """A context's port in the worker's own process."""
 
+    __slots__ = ("_compensates", "_running", "_source")
+
     def __init__(self, source: JobSource, running: Running, *, compensates: bool) -> None:
         self._source = source
         self._running = running

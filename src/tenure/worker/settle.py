@@ -36,23 +36,25 @@ Became = Moved | Decision | Refused
 _LAST_WORDS = ("succeed", "retry", "exhaust", "fatal", "snooze", "cancel", "dead_letter", "compensation_failed")
 
 
-async def insisting(say: Callable[[], Awaitable[T]], running: Running | None = None) -> T:
+async def insisting(say: Callable[[], Awaitable[T]], *about: Running) -> T:
     """Say it until it was heard: a database that is away comes back, and a repeat is refused or answered as before.
 
-    An answer that was lost on its way is noted on the job that it is about.
+    An answer that was lost on its way is noted on the jobs that it is about.
     """
-    patience, tries = Patience(), 0
+    patience, tries = None, 0
     while True:
         try:
             return await say()
         except _AWAY as error:
             if isinstance(error, NotPermitted):
                 raise
-            if running is not None and isinstance(error, ConnectionLost):
-                running.answer_lost = True
+            if isinstance(error, ConnectionLost):
+                for running in about:
+                    running.answer_lost = True
             tries += 1
             if tries == _WORTH_SAYING:
                 _log.warning("the database does not hear, and is told again until it does: %s", error)
+            patience = patience or Patience()
             await patience.wait()
 
 
@@ -65,7 +67,7 @@ async def settle(source: JobSource, contract: Contract, running: Running, verdic
             # Too large, or nothing that can be stored: it would be the same next time.
             return await _fail(source, running, Failure(str(error), "PermanentError", stage="output", retryable=False))
     except Refused as refused:
-        return await _ours(source, running, refused)
+        return await ours(source, running, refused)
 
 
 async def _told(source: JobSource, contract: Contract, running: Running, verdict: Verdict) -> Became:
@@ -73,7 +75,10 @@ async def _told(source: JobSource, contract: Contract, running: Running, verdict
     if isinstance(verdict, Failure):
         return await _fail(source, running, verdict)
     if isinstance(verdict, Done):
-        return await insisting(lambda: source.succeed(held, verdict.result), running)
+        (answer,) = await insisting(lambda: source.succeed([held], [verdict.result]), running)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
     wanted = "snooze" if isinstance(verdict, Snooze) else "cancel"
     if contract.path(wanted) is None:
         why = f"the handler returned {type(verdict).__name__}, and contract {contract.name} has no such path"
@@ -87,7 +92,7 @@ async def _told(source: JobSource, contract: Contract, running: Running, verdict
     return await _compensate(source, running, moved) if moved.compensate else moved
 
 
-async def _ours(source: JobSource, running: Running, refused: Refused) -> Became:
+async def ours(source: JobSource, running: Running, refused: Refused) -> Became:
     """What a refusal means: that somebody else has the job, or that an answer of ours was lost on its way here."""
     held = running.held
     if not running.answer_lost:

@@ -10,7 +10,7 @@ from tenure.contract import Contract
 from tenure.errors import Refused
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job
-from tenure.outcome import Effect, Moved, Noted
+from tenure.outcome import Effect, Moved, Noted, Outcome
 from tenure.queue import Decision
 
 
@@ -43,8 +43,8 @@ class JobSource(Protocol):
     def start(self, held: Held) -> Awaitable[Moved | None]:
         """Say that the handler begins."""
 
-    def succeed(self, held: Held, result: Any) -> Awaitable[Moved]:
-        """End a job well."""
+    async def succeed(self, held: Sequence[Held], results: Sequence[Any]) -> list[Outcome]:
+        """End jobs well, each with its result."""
 
     async def fail(self, held: Held, failure: Failure) -> Decision:
         """Report a failure; what was decided."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from tenure import intake
 from tenure.errors import BadInput
-from tenure.job import Held
 from tenure.middleware import Middleware
 from tenure.task import Task
 from tenure.wakeup import ABOUT_A_JOB
@@ -67,8 +66,8 @@ class Worker:
         self._middleware = tuple(middleware)
         self._open_source = open_source
         self._heart = Heart(
-            lambda held: self._act(held, lambda running: running.end("lost")),
-            lambda held: self._act(held, Running.cancel_requested),
+            lambda running: self._act(running, lambda running: running.end("lost")),
+            lambda running: self._act(running, Running.cancel_requested),
         )
         self._service = ServiceThread(open_service_source or open_source, [self._heart.run, *services])
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,7 +112,7 @@ class Worker:
             fetch.stopping = self.stopping
             await self._service.start(lambda: self.stopping)  # nothing is claimed before somebody can beat for it
             _log.info("%s works on %s, %d at a time", self.name, ", ".join(self.queues), self._slots.concurrency)
-            await fetch.run(lambda: until_idle and not lives.tasks)
+            await fetch.run(lambda: until_idle and not lives.running)
             await self._let_end(lives)
         finally:
             await self._close(source, threads)
@@ -157,23 +156,21 @@ class Worker:
             self._signalled = now
         self.stop()
 
-    def _act(self, held: Held, act: Callable[[Running], None]) -> None:
+    def _act(self, running: Running, act: Callable[[Running], None]) -> None:
         """Do something to a running job, from any thread."""
         if self._loop is not None and self._lives is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._lives.act, held, act)
+            self._loop.call_soon_threadsafe(self._lives.act, running, act)
 
     async def _let_end(self, lives: Lives) -> None:
         """Let what runs end, and hand back what does not."""
-        if lives.tasks:
-            await asyncio.wait(lives.tasks, timeout=self._grace_s)
-        rest = [running for running in lives.running.values() if not running.is_ended]
+        await lives.rest(self._grace_s)
+        rest = [running for running in lives.running if not running.is_ended]
         for running in rest:
             running.end("stopping")
         if rest:
             _log.warning("%s hands back %d jobs that did not end in time", self.name, len(rest))
             await lives.hand_back(rest)
-        if lives.tasks:
-            await asyncio.wait(lives.tasks, timeout=_LAST_WORDS_S)
+        await lives.rest(_LAST_WORDS_S)
         for task in lives.tasks:  # the database does not hear: their leases run out, which comes to the same
             task.cancel()
 

@@ -1,0 +1,71 @@
+"""The relay: lives that wait for nothing share a task, one that waits has its own.
+
+    runner ─▶ life, life, life … waits ─┐
+              next runner ◀─────────────┘ takes over at the next life; the one that waits keeps its task until it ends
+
+A task for each job would cost more than a short job does. So one runner goes from life to life for as long as none of
+them waits. The loop's next turn finds out that one does: from then on that task is its alone, its limit counts, and
+another runner takes over, so that everything that was claimed begins at once. No life sees another's task in any state
+but a new one's: whatever left a context variable or a cancellation behind was the last one of its runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import copy_context
+from typing import Any
+
+from tenure.worker.running import Running
+
+
+class Relay:
+    """Begins lives and sees them through."""
+
+    def __init__(self, live: Callable[[Running], Coroutine[Any, Any, None]]) -> None:
+        self._live = live
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Running] = deque()
+        #: The life that has begun and has not yet been seen to wait.
+        self._ahead: Running | None = None
+        self._is_called = self._is_watched = False
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, lives: Iterable[Running]) -> None:
+        """Begin these lives, in this order, in the loop's next turn."""
+        self._waiting.extend(lives)
+        self._call()
+
+    def _call(self) -> None:
+        """Call the next runner, if there is anything to run."""
+        if self._waiting and not self._is_called:
+            self._is_called = True
+            task = self._loop.create_task(self._run())
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _run(self) -> None:
+        self._is_called = False
+        task, clean = asyncio.current_task(), copy_context()
+        assert task is not None
+        while self._waiting:
+            running = self._ahead = self._waiting.popleft()
+            if not self._is_watched:
+                self._is_watched = True
+                self._loop.call_soon(self._watch)
+            await self._live(running)
+            if self._ahead is not running:
+                return  # it has waited: others went on meanwhile
+            if task.cancelling() or copy_context() != clean:
+                break
+        self._ahead = None
+        self._call()
+
+    def _watch(self) -> None:
+        """In the turn after a life began: whatever is still ahead has not ended, so it waits."""
+        self._is_watched = False
+        running, self._ahead = self._ahead, None
+        if running is not None:
+            running.waits()
+        self._call()
