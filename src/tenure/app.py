@@ -10,8 +10,9 @@ Without DATABASE_URL the embedded PostgreSQL in `.tenure/` is started and its sc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from tenure import intake
@@ -141,20 +142,41 @@ class App:
         ids: list[int] = []
         waiting: list[NewJob] = []
 
-        async def flush() -> None:
-            ids.extend(await self._enqueue_all(waiting))
-            waiting.clear()
-            if progress is not None:
-                progress(len(ids))
+        under_way: asyncio.Task[list[int]] | None = None
 
-        async for call in _each(calls):
-            if not isinstance(call, Call):
-                raise BadInput(f"enqueue_many takes task.call(…), not {call!r}")
-            waiting.append(call.job)
-            if len(waiting) == batch:
-                await flush()
-        if waiting:
-            await flush()
+        async def send() -> None:
+            """Make ready what waits while the batch before is under way; one at a time, in their order."""
+            nonlocal under_way, waiting
+            make = await self._ready_to_make(waiting)
+            await answered()
+            under_way, waiting = asyncio.create_task(make()), []
+            await asyncio.sleep(0)
+
+        async def answered() -> None:
+            nonlocal under_way
+            if under_way is not None:
+                sent, under_way = under_way, None
+                ids.extend(await sent)
+                if progress is not None:
+                    progress(len(ids))
+
+        try:
+            async for call in _each(calls):
+                if not isinstance(call, Call):
+                    raise BadInput(f"enqueue_many takes task.call(…), not {call!r}")
+                waiting.append(call.job)
+                if len(waiting) == batch:
+                    await send()
+            if waiting:
+                await send()
+            await answered()
+        except BaseException as error:
+            if under_way is not None and not isinstance(error, asyncio.CancelledError):
+                with contextlib.suppress(Exception):
+                    await answered()
+            if ids:
+                error.add_note(f"{len(ids)} jobs were made before that, the first as {ids[0]}, the last as {ids[-1]}")
+            raise
         return ids
 
     @overload
@@ -284,17 +306,27 @@ class App:
         job_id = await through(self.middleware, job, make)
         return Ticket(job_id, answers[-1].made if answers else False)
 
-    async def _enqueue_all(self, jobs: Sequence[NewJob]) -> list[int]:
+    async def _ready_to_make(self, jobs: Sequence[NewJob]) -> Callable[[], Coroutine[Any, Any, list[int]]]:
+        """What makes these jobs, which are checked by now."""
         local = await self._local()
         if self.middleware:
-            return [ticket.id for ticket in await asyncio.gather(*(self._enqueue(job) for job in jobs))]
-        made = await local.store.enqueue_many(jobs)
-        ids = [one.job_id for one in made if not isinstance(one, Exception)]
-        for one in made:
-            if isinstance(one, Exception):
-                one.add_note(f"{len(ids)} other jobs of this batch were made: {ids}")
-                raise one
-        return ids
+
+            async def one_by_one() -> list[int]:
+                return [ticket.id for ticket in await asyncio.gather(*(self._enqueue(job) for job in jobs))]
+
+            return one_by_one
+        prepared = await local.store.prepare(jobs)
+
+        async def together() -> list[int]:
+            made = await local.store.make(prepared)
+            ids = [one.job_id for one in made if not isinstance(one, Exception)]
+            for one in made:
+                if isinstance(one, Exception):
+                    one.add_note(f"{len(ids)} other jobs of this batch were made: {ids}")
+                    raise one
+            return ids
+
+        return together
 
     def _enqueue_in(self, connection: Any, new: Callable[[], NewJob]) -> Any:
         from tenure.postgres.joining import Joining, is_async

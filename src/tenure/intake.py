@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -29,7 +29,8 @@ LENGTHS: Mapping[str, int] = {
     "actor": 200, "reason": 1000, "person": 200, "node": 200, "reason_code": 100,
 }  # fmt: skip
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_PLAIN = (str, int, float, bool, type(None))
 _SPAN = re.compile(r"([0-9]{1,12})\s*(s|m|h|d)")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -64,7 +65,7 @@ def person_key(person: str) -> str:
 def document(kind: str, value: Any, max_bytes: int = MAX_BYTES) -> str:
     """A value as JSON text that PostgreSQL can store."""
     try:
-        text = _encode(value)
+        text = _encoder.encode(value)
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
         raise BadInput(f"{kind} contains a lone surrogate, which is not text; remove it") from None
@@ -156,6 +157,23 @@ def new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -> str:
     return document("payload", job.payload, max_bytes)
 
 
+def are_alike(jobs: Sequence[NewJob]) -> bool:
+    """Whether these jobs, most often calls of one task, differ in their payloads alone, and are due now."""
+    if not jobs or type(first := jobs[0]) is not NewJob:
+        return False
+    kind, contract, version, queue, tenant = first.type, first.contract, first.version, first.queue, first.tenant_id
+    priority, limit = first.priority, first.max_attempts
+    for job in jobs:
+        if not (
+            type(job) is NewJob and job.type is kind and job.contract is contract and job.version is version
+            and job.queue is queue and job.tenant_id is tenant and job.priority is priority
+            and job.max_attempts is limit and job.run_at is None and job.delay_ms is None and job.key is None
+            and job.trace_id is None and job.correlation_id is None
+        ):  # fmt: skip
+            return False
+    return True
+
+
 def moment(kind: str, value: datetime) -> datetime:
     """A time in UTC, so that one moment is one value whatever its zone."""
     try:
@@ -172,6 +190,8 @@ def span(text: str) -> int | None:
 
 def _walk(kind: str, value: Any) -> None:
     """Refuse what the encoder would let pass: keys that are not texts, and bottomless nesting."""
+    if type(value) is dict and all(type(key) is str and type(part) in _PLAIN for key, part in value.items()):
+        return
     standing = [(value, 1)]
     while standing:
         item, depth = standing.pop()

@@ -90,8 +90,8 @@ MUTANTS = (
         "claim-logs-nothing",
         "A claim of a job that was claimed before writes no log row",
         _CLAIM,
-        "    from moved\n)\nselect moved.id",
-        "    from moved\n    where claims = 1\n)\nselect moved.id",
+        "    from moved\n)\n-- What every",
+        "    from moved\n    where claims = 1\n)\n-- What every",
         ("contracts/test_phase27_claim.py::test_a_reclaim_is_a_claim_and_not_a_failure",),
     ),
     Mutant(
@@ -175,8 +175,8 @@ MUTANTS = (
         "stranger-compensates",
         "A failure is kept on the row for a caller that lost the job since the gate looked",
         "postgres/queries/compensate.sql",
-        "where job.id = told.id and told.holds and",
-        "where job.id = told.id and",
+        "where job.id = any (array[told.id]) and told.holds and",
+        "where job.id = any (array[told.id]) and",
         (
             "contracts/test_compensation_faults.py::test_whatever_happens_before_the_failure_is_kept_it_is_kept_by_the_holder_alone",
         ),

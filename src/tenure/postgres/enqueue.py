@@ -12,18 +12,19 @@ from tenure.errors import IdempotencyConflict, Refused
 from tenure.job import NewJob
 from tenure.outcome import Enqueued
 from tenure.postgres.machine import Machine
-from tenure.postgres.statement import Atomic, Plan, statement
+from tenure.postgres.statement import Atomic, Plan, Statement, statement
 
 #: What one statement carries at the most.
 _MAX_BYTES = 16 * 1024 * 1024
 
 
 class Order(NamedTuple):
-    """Jobs of one contract and version, with their payloads as JSON."""
+    """Jobs of one contract and version, with their payloads as JSON; `alike` where these are all they differ in."""
 
     machine: Machine
     jobs: Sequence[NewJob]
     payloads: Sequence[str]
+    alike: bool = False
 
 
 def is_lone(orders: Sequence[Order]) -> bool:
@@ -42,13 +43,13 @@ def enqueue(
     """
     if word is not None:
         values = {**_rows(orders[0], [0], created_by), "word": word}
-        rows = yield statement("enqueue", values, parts=("lone",))
+        rows = yield statement("enqueue_alike" if orders[0].alike else "enqueue", values, parts=("lone",))
         return [[Enqueued(rows[0][0], made=True)]]
     plain = [_parts(order) for order in orders]
     wakes = any(order.machine.contract.wakeup == "pointer" for order in orders)
     if not wakes and len(orders) == 1 and len(plain[0]) == 1 and len(plain[0][0]) == len(orders[0].jobs):
-        rows = yield statement("enqueue", _rows(orders[0], plain[0][0], created_by))
-        return [[Enqueued(row[0], made=True) for row in rows]]
+        rows = yield _statement(orders[0], plain[0][0], created_by)
+        return [[Enqueued(job_id, True) for (job_id,) in rows]]
     answers: list[list[Enqueued | Refused]] = yield Atomic(_all(orders, plain, created_by))
     return answers
 
@@ -60,7 +61,7 @@ def _all(
     for order, parts in zip(orders, plain, strict=True):
         made: dict[int, Enqueued | Refused] = yield from _keyed(order, created_by)
         for part in parts:
-            rows = yield statement("enqueue", _rows(order, part, created_by))
+            rows = yield _statement(order, part, created_by)
             made |= {n: Enqueued(row[0], made=True) for n, row in zip(part, rows, strict=True)}
         if order.machine.contract.wakeup == "pointer":
             fresh = [one.job_id for one in made.values() if isinstance(one, Enqueued) and one.made]
@@ -106,6 +107,8 @@ def _name(job: NewJob) -> tuple[str, str]:
 
 def _parts(order: Order) -> list[list[int]]:
     """The places of the jobs without a key, in parts that one statement carries."""
+    if order.alike and len(order.jobs) <= intake.MAX_BATCH and sum(map(len, order.payloads)) <= _MAX_BYTES:
+        return [list(range(len(order.jobs)))]
     return list(_bounded(order, [n for n, job in enumerate(order.jobs) if job.key is None]))
 
 
@@ -122,8 +125,12 @@ def _bounded(order: Order, which: Iterable[int]) -> Iterable[list[int]]:
         yield part
 
 
+def _statement(order: Order, which: Sequence[int], created_by: str | None) -> Statement:
+    return statement("enqueue_alike" if order.alike else "enqueue", _rows(order, which, created_by))
+
+
 def _rows(order: Order, which: Sequence[int], created_by: str | None) -> dict[str, Any]:
-    chosen = [order.jobs[n] for n in which]
+    chosen = [order.jobs[which[0]]] if order.alike else [order.jobs[n] for n in which]
     contract = order.machine.contract
     return {
         "contract": contract.name,

@@ -30,7 +30,7 @@ kept as (
     set pending = jsonb_build_object('trigger', told.trigger, 'reason', told.reason, 'error', told.error),
         seq = job.seq + 1, updated_at = told.ts
     from told
-    where job.id = told.id and told.holds and told.pending is null
+    where job.id = any (array[told.id]) and told.holds and told.pending is null
     returning told.*, job.seq, job.max_attempts
 ),
 logged as (

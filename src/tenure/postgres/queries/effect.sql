@@ -31,7 +31,7 @@ fresh as (
 marked as (
     update tenure.job set undoable = true
     from fresh
-    where job.id = fresh.job_id and :compensable::boolean and job.undoable is null
+    where job.id = any (array[fresh.job_id]) and :compensable::boolean and job.undoable is null
 )
 select refusal, state, case when not proven then lease_owner end as holder, started_at as since,
        exists (select from fresh) as fresh

@@ -5,6 +5,8 @@
 -- a refusal use that clock and the locked version. A guard in the UPDATE's own WHERE would be judged before the wait.
 -- Contract values come as parameters: the paths that this verb may take, the budget, the backoff.
 -- Steps carry few columns on purpose: a row is copied at each of them.
+-- `id = any (array[…])` is `id = …` that no join can be ordered by: else, with the statistics of a table that was just
+-- emptied, the planner would walk the whole table once for each job.
 with path as materialized (
     select trigger, source, choice, string_to_array(hops, '>') as hops, role, due, letter, bump, type
     from unnest(
@@ -141,7 +143,7 @@ moved as (
         lease_owner = case when told.to_role in ('leased', 'active') then job.lease_owner end,
         lease_expires_at = case when told.to_role in ('leased', 'active') then job.lease_expires_at end
     from told
-    where job.id = told.id and told.refusal is null and told.to_role <> 'done' and :claim_key::uuid is null
+    where job.id = any (array[told.id]) and told.refusal is null and told.to_role <> 'done' and :claim_key::uuid is null
     returning told.*, job.seq - cardinality(told.hops) as seq, job.counter, job.max_attempts, job.correlation_id, job.trace_id
 ),
 taken as (
@@ -154,12 +156,12 @@ taken as (
         lease_expires_at = told.t + coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000, :default_lease_ms::integer)
                                     * interval '1 millisecond'
     from told left join tenure.job_type as own on own.contract = :contract::text and own.type = told.task
-    where job.id = told.id and told.refusal is null and exists (select from fresh)
+    where job.id = any (array[told.id]) and told.refusal is null and exists (select from fresh)
     returning told.*, job.seq - 1 as seq, job.counter, job.max_attempts, job.correlation_id, job.trace_id
 ),
 gone as (
     delete from tenure.job using told
-    where job.id = told.id and told.refusal is null and told.to_role = 'done' and :claim_key::uuid is null
+    where job.id = any (array[told.id]) and told.refusal is null and told.to_role = 'done' and :claim_key::uuid is null
     returning told.*, job.seq, job.counter + told.bump as counter, job.max_attempts, job.correlation_id, job.trace_id,
               job.created_at, job.first_started_at, job.last_heartbeat_at, job.lease_expires_at, job.cancel_requested_at,
               job.origin_letter, job.lease_token, job.raises, job.priority, job.queue, job.type, job.tenant_id,

@@ -64,7 +64,7 @@ noted as (
         updated_at = case when told.facts = '{}' then job.updated_at
                           else told.ts + (cardinality(told.facts) - 1) * interval '1 microsecond' end
     from told
-    where job.id = told.id and told.refusal is null
+    where job.id = any (array[told.id]) and told.refusal is null
       -- A second request changes nothing.
       and not (:verb::text = 'request_cancel' and told.cancelling)
     returning told.*, job.seq as last_seq, job.claims, job.counter, job.max_attempts, job.correlation_id, job.trace_id,

@@ -3,7 +3,8 @@
 -- The short way for what nearly every job does last; law 1's shape as in move.sql: lock by id, in the order of the
 -- sorted array; then read the clock, once per row, above the lock; then judge the lease by it. What stands in the row
 -- alone is judged while it is locked, since whoever waited for a row sees it as it then is. A job that is not answered
--- here was not moved: it goes through the gate, which says why.
+-- here was not moved: it goes through the gate, which says why, or moves it: so does one that changed while it was waited
+-- for, because its new place is out of this statement's sight.
 with locked as materialized (
     select asked.n, asked.result, row.*
     from (
@@ -12,7 +13,7 @@ with locked as materialized (
         limit :size::bigint -- all: without it a plan for any number of jobs looks so dear that none is ever kept
     ) as asked
     cross join lateral (
-        select id, updated_at, lease_expires_at, last_heartbeat_at, heartbeat_ms
+        select ctid as tid, updated_at, lease_expires_at, last_heartbeat_at, heartbeat_ms
         from tenure.job
         where job.id = asked.id and job.claims = asked.claims and job.lease_token = asked.token
           and contract = :contract::text and version = :version::text and state = any (:path_source::text[])
@@ -22,11 +23,11 @@ with locked as materialized (
 ),
 gone as (
     delete from tenure.job using (
-        select n, id, result, updated_at, lease_expires_at, last_heartbeat_at, heartbeat_ms, clock_timestamp() as t
+        select n, tid, result, updated_at, lease_expires_at, last_heartbeat_at, heartbeat_ms, clock_timestamp() as t
         from locked
         offset 0 -- the clock is read once
     ) as held
-    where job.id = held.id
+    where job.ctid = held.tid
       and not (:forfeits::boolean and (
           coalesce(held.lease_expires_at < t, false)
           or coalesce(held.last_heartbeat_at + :missed::integer * coalesce(held.heartbeat_ms, :heartbeat_ms::integer)
