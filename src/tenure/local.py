@@ -16,6 +16,7 @@ from tenure.contract import Contract
 from tenure.errors import Refused
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
+from tenure.marks import Marks
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.queue import AsyncTaskQueue, Decision
 from tenure.stranger import WAITS_S, unknown
@@ -35,6 +36,7 @@ class Local:
         self._starts: Coalescer[Held, Moved | None] = Coalescer(store.start_many)
         self._snoozes: Coalescer[tuple[Held, int], Moved] = Coalescer(self._snooze)
         self._queues: dict[str, AsyncTaskQueue] = {}
+        self._marks: dict[tuple[str, tuple[str, ...]], Marks] = {}
 
     async def close(self) -> None:
         """Let what is under way end, then close the connections."""
@@ -66,7 +68,10 @@ class Local:
         types: Sequence[str] | None = None,
     ) -> list[Job]:
         """Take due jobs, of these types or of any; asked again with the same key, the same ones."""
-        return await self.store.claim(contract, queues, worker=worker, limit=limit, claim_key=claim_key, types=types)
+        marks = self._marks.setdefault((contract, tuple(queues)), Marks())
+        return await self.store.claim(
+            contract, queues, worker=worker, limit=limit, claim_key=claim_key, types=types, marks=marks
+        )
 
     async def strangers(
         self, contracts: Sequence[str], queues: Sequence[str], known: Sequence[str], *, worker: str

@@ -80,9 +80,9 @@ MUTANTS = (
         "claim-waits-for-a-row",
         "A claim waits for a job that another claimer is taking",
         _CLAIM,
-        "            order by coalesce(due_at, '-infinity'), id\n            limit :limit::bigint\n"
+        "            order by coalesce(due_at, '-infinity'), id\n            limit (select :limit::bigint)\n"
         "            for update skip locked\n",
-        "            order by coalesce(due_at, '-infinity'), id\n            limit :limit::bigint\n"
+        "            order by coalesce(due_at, '-infinity'), id\n            limit (select :limit::bigint)\n"
         "            for update\n",
         ("races/test_waits.py::test_verbs_that_find_their_jobs_skip_a_locked_row_without_waiting",),
     ),

@@ -71,7 +71,14 @@ class Planner:
         """A claim by a worker."""
         machine = self.registry.find(contract)
         assert machine is not None
-        taking = {"claim_key": uuid4(), "owner": "w", "lease_ms": 30_000, "queues": ["default"], "limit": limit}
+        taking = {
+            "claim_key": uuid4(),
+            "owner": "w",
+            "lease_ms": 30_000,
+            "queues": ["default"],
+            "limit": limit,
+            "marks": {},
+        }
         return statement("claim", {**machine.claim, **taking})
 
     def move(self, verb: str, ids: list[int]) -> Statement:

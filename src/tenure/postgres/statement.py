@@ -138,7 +138,7 @@ async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
                         answer: Any = await run(connection, step.plan)
                 else:
                     cursor = await _execute(connection, step)
-                    answer = await cursor.fetchall() if cursor.description else []
+                    answer = await cursor.fetchall() if _has_rows(cursor) else []
             except psycopg.Error as error:
                 step = plan.throw(error)
             else:
@@ -172,7 +172,7 @@ def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:
                         answer: Any = run_sync(connection, step.plan)
                 else:
                     cursor = _execute_sync(connection, step)
-                    answer = cursor.fetchall() if cursor.description else []
+                    answer = cursor.fetchall() if _has_rows(cursor) else []
             except psycopg.Error as error:
                 step = plan.throw(error)
             else:
@@ -187,6 +187,11 @@ def _execute_sync(connection: psycopg.Connection[Any], step: Statement | Bounded
     cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
     cursor.execute(step.query.text, step.values, binary=True)
     return cursor
+
+
+def _has_rows(cursor: psycopg.AsyncRawCursor[Row] | psycopg.RawCursor[Row]) -> bool:
+    """Whether there is an answer to fetch; asked of the result, because describing its columns costs more than it."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 _STEADY = statement("steady", {})

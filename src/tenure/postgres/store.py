@@ -19,6 +19,7 @@ from tenure.contract import Contract
 from tenure.errors import BadInput, Busy, Refused, StaleLease, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
+from tenure.marks import Marks
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.postgres import notes, operators, verbs
 from tenure.postgres.audit import Audit
@@ -190,8 +191,9 @@ class Store:
         claim_key: UUID | str | None = None,
         lease_ms: int | None = None,
         types: Sequence[str] | None = None,
+        marks: Marks | None = None,
     ) -> list[Job]:
-        """Take due jobs, of these types or of any.
+        """Take due jobs, of these types or of any; with marks, which are one caller's, beginning where it last ended.
 
         The same claim key again: the same jobs, while they are held, else a stale lease.
         """
@@ -201,7 +203,15 @@ class Store:
             intake.name("queue", queue)
         intake.whole("limit", limit, 1, intake.MAX_BATCH)
         versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
-        return await self._engine.run(lambda: verbs.claim(versions, queues, limit, taking, self._engine.job, types))
+        marks = marks or Marks()
+        while True:
+            since = marks.begin()
+            jobs: list[Job] = await self._engine.run(
+                lambda since=since: verbs.claim(versions, queues, limit, taking, self._engine.job, types, since)  # type: ignore[misc]
+            )
+            marks.end(jobs, limit)
+            if jobs or not since or marks.rest:
+                return jobs
 
     async def claim_by_id(
         self,

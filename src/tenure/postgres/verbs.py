@@ -50,11 +50,15 @@ def claim(
     taking: Taking,
     job: Callable[[Row], Job],
     types: Sequence[str] | None = None,
+    since: Mapping[str, Any] | None = None,
 ) -> Plan[list[Job]]:
-    """Take due jobs under one new lease each. With a repeatable key, a second call gets the same jobs."""
+    """Take due jobs under one new lease each, from the marks of their lanes on.
+
+    With a repeatable key, a second call gets the same jobs.
+    """
     machine = versions[-1]  # all versions claim in the same way
     yield from _close_expired(versions, limit, queues=queues)
-    values = {**machine.claim, **taking.values(), "queues": list(queues), "limit": limit}
+    values = {**machine.claim, **taking.values(), "queues": list(queues), "limit": limit, "marks": since or {}}
     if types is None:
         rows = yield statement("claim", values)
     else:

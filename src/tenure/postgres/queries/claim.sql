@@ -22,6 +22,11 @@ lane as materialized (
                (name, 5::smallint), (name, 6::smallint), (name, 7::smallint), (name, 8::smallint), (name, 9::smallint)
     ) as each (queue, priority)
 ),
+-- Where each lane begins: at the mark that the caller set there (marks.py), or at its beginning.
+marked as materialized (
+    select queue, priority, coalesce((:marks::jsonb -> queue ->> priority)::timestamptz, '-infinity') as since
+    from lane
+),
 path as materialized (
     select * from unnest(
         :path_trigger::text[], :path_source::text[], :path_state::text[], :path_role::text[], :path_bump::integer[],
@@ -43,22 +48,23 @@ found as materialized (
               and state = any (:path_source::text[]) and queue = any (open.queues) and lease_expires_at < clock.t
               and claims < greatest(1, max_attempts + :extra::integer) + raises and cancel_requested_at is null
               --typed: and type = any (:types::text[])
-            limit :limit::bigint
+            limit (select :limit::bigint)
             for update skip locked
         ) as expired
         union all
-        select due.* from lane, lateral (
+        select due.* from marked as lane, lateral (
             select ctid as tid, state, type as task, updated_at from tenure.job
             where contract = :contract::text and queue = lane.queue and priority = lane.priority and role = 'ready'
               and state = any (:path_source::text[]) and coalesce(due_at, '-infinity') <= clock.t
+              and coalesce(due_at, '-infinity') >= lane.since
               and (lease_expires_at is null or lease_expires_at < clock.t)
               --typed: and type = any (:types::text[])
             order by coalesce(due_at, '-infinity'), id
-            limit :limit::bigint
+            limit (select :limit::bigint)
             for update skip locked
         ) as due
     ) as row
-    limit :limit::bigint
+    limit (select :limit::bigint)
 ),
 fresh as (
     insert into tenure.claim (key)

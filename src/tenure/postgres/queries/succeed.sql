@@ -10,7 +10,7 @@ with locked as materialized (
     from (
         select * from unnest(:ids::bigint[], :claims::integer[], :tokens::uuid[], :results::jsonb[])
                       with ordinality as each (id, claims, token, result, n)
-        limit :size::bigint -- all: without it a plan for any number of jobs looks so dear that none is ever kept
+        limit (select :size::bigint) -- all: without it a plan for any number of jobs looks so dear that none is ever kept
     ) as asked
     cross join lateral (
         select ctid as tid, updated_at, lease_expires_at, last_heartbeat_at, heartbeat_ms

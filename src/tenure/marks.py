@@ -1,0 +1,71 @@
+"""Marks: where the next claim may begin, so that it need not walk again over what is gone.
+
+What was claimed leaves a dead entry at the head of the ready index, which every claim steps over until a vacuum removes
+it; and while somebody's old transaction is open, no vacuum can. So a claim begins where the one before it ended: at the
+last due time that was taken from a lane (a queue's priority).
+
+A job may come to lie before the mark: its transaction took long, or it was handed back. So a mark is believed only
+while claims come back full, and for half a second; except where beginning at the beginning has become dear, then for
+ten times as long as that took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from tenure.job import Job
+
+_LONGEST_S = 0.5
+#: Beginning at the beginning may take this share of the time; so long is what any claim may take.
+_SHARE = 0.1
+_DEAR_S = _SHARE * _LONGEST_S
+
+
+class Marks:
+    """The marks of one contract and some queues, for one caller, who claims one batch after the other."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._marks: dict[str, list[str | None]] = {}
+        self._was_full = False
+        self._began = self._asked = 0.0
+        self._rests_until = 0.0
+        self._from_the_beginning = True
+
+    @property
+    def rest(self) -> bool:
+        """Whether the next claim will not begin at the beginning, because that has become dear."""
+        return self._now() < self._rests_until
+
+    def begin(self) -> dict[str, list[str | None]]:
+        """A claim begins: queue → for each priority where, or nothing where it is to begin at the beginning."""
+        now = self._asked = self._now()
+        believed = self._was_full and now < self._began + _LONGEST_S
+        self._from_the_beginning = not (believed or self.rest)
+        if self._from_the_beginning:
+            self._began = now
+            self._marks = {}
+        return self._marks
+
+    def end(self, jobs: Sequence[Job], limit: int) -> None:
+        """It ended with these jobs, in the order in which they stand in the index."""
+        now = self._now()
+        took = now - self._asked
+        if self._from_the_beginning and took > _DEAR_S:
+            self._rests_until = now + took / _SHARE
+        self._was_full = len(jobs) >= limit
+        if not jobs:
+            return
+        first, last = jobs[0], jobs[-1]
+        if (first.queue, first.priority) == (last.queue, last.priority):
+            self._mark(last.queue, last.priority, last.due_at)
+            return
+        for job in jobs:
+            self._mark(job.queue, job.priority, job.due_at)
+
+    def _mark(self, queue: str, priority: int, due_at: datetime | None) -> None:
+        if due_at is not None:
+            lanes = self._marks.setdefault(queue, [None] * 10)
+            lanes[priority] = max(lanes[priority] or "", due_at.isoformat())

@@ -1,0 +1,96 @@
+"""Marks: a claim begins where the last one ended, and nothing that comes to lie before the mark is forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tenure.job import Job, NewJob
+from tenure.marks import Marks
+from tenure.postgres.store import Store
+from tests.harness import Harness
+
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+
+@dataclass
+class Clock:
+    """A clock that a test sets."""
+
+    now: float = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def job(second: float, queue: str = "default", priority: int = 5) -> Job:
+    """A job that was due so long after noon."""
+    columns: dict[str, Any] = dict.fromkeys(Job._fields)
+    return Job(**columns | {"queue": queue, "priority": priority, "due_at": NOON + timedelta(seconds=second)})
+
+
+def lanes(**marks: float) -> list[str | None]:
+    """The marks of a queue, by the name p0…p9 of the priority."""
+    found: list[str | None] = [None] * 10
+    for name, second in marks.items():
+        found[int(name[1])] = (NOON + timedelta(seconds=second)).isoformat()
+    return found
+
+
+def test_a_claim_that_came_back_full_leaves_a_mark_in_each_lane_it_took_from() -> None:
+    marks = Marks(Clock())
+    assert marks.begin() == {}
+    marks.end([job(3, priority=1), job(1), job(2), job(7, "mail")], 4)
+    assert marks.begin() == {"default": lanes(p1=3, p5=2), "mail": lanes(p5=7)}
+
+
+def test_a_mark_is_believed_for_half_a_second_and_only_while_claims_come_back_full() -> None:
+    clock = Clock()
+    marks = Marks(clock)
+    marks.begin()
+    marks.end([job(1)], 1)
+    clock.now += 0.4
+    assert marks.begin() != {}
+    marks.end([job(2)], 1)
+    clock.now += 0.2
+    assert marks.begin() == {}, "half a second after the last beginning"
+    marks.end([job(3)], 2)
+    assert marks.begin() == {}, "there may be more of them than those after the mark"
+
+
+def test_where_the_beginning_is_dear_the_mark_is_believed_for_ten_times_as_long_as_it_took() -> None:
+    clock = Clock()
+    marks = Marks(clock)
+    marks.begin()
+    clock.now += 3.0
+    marks.end([job(1)], 2)
+    clock.now += 29.0
+    assert marks.rest
+    assert marks.begin() != {}
+    marks.end([], 2)
+    clock.now += 1.1
+    assert not marks.rest
+    assert marks.begin() == {}
+
+
+async def test_a_job_that_comes_to_lie_before_the_mark_is_found(store: Store, db: Harness) -> None:
+    marks = Marks(Clock())
+    for _ in range(3):
+        await store.enqueue(NewJob("t"))
+    first, second = await store.claim(worker="w", limit=2, marks=marks)
+    late = (await store.enqueue(NewJob("t"))).job_id
+    db.sql("update tenure.job set due_at = due_at - interval '1 hour' where id = %s", late)
+    (third,) = await store.claim(worker="w", limit=1, marks=marks)
+    assert third.id > second.id > first.id
+    assert third.id != late, "while claims come back full, the mark is believed"
+    (found,) = await store.claim(worker="w", limit=1, marks=marks)
+    assert found.id == late, "nothing is left after the mark, so the claim begins at the beginning"
+
+
+async def test_without_marks_a_claim_begins_at_the_beginning(store: Store, db: Harness) -> None:
+    ids = [(await store.enqueue(NewJob("t"))).job_id for _ in range(3)]
+    await store.claim(worker="w", limit=1)
+    db.sql("update tenure.job set due_at = due_at - interval '1 hour' where id = %s", ids[2])
+    (found,) = await store.claim(worker="w", limit=1)
+    assert found.id == ids[2]
