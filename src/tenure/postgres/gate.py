@@ -83,9 +83,14 @@ def _at(column: Sequence[Any] | None, turn: Sequence[int]) -> list[Any]:
 
 
 def _texts(tokens: Sequence[UUID]) -> list[str]:
-    """Tokens as text; a batch often has one, and a UUID is slow to write."""
-    known: dict[UUID, str] = {}
-    return [known.get(token) or known.setdefault(token, str(token)) for token in tokens]
+    """Tokens as text; a batch often has one, and a UUID is slow to write and to compare."""
+    texts: list[str] = []
+    last, text = None, ""
+    for token in tokens:
+        if token is not last:
+            last, text = token, str(token)
+        texts.append(text)
+    return texts
 
 
 def move(

@@ -207,7 +207,7 @@ class Store:
         while True:
             since = marks.begin()
             jobs: list[Job] = await self._engine.run(
-                lambda since=since: verbs.claim(versions, queues, limit, taking, self._engine.job, types, since)  # type: ignore[misc]
+                lambda since=since: verbs.claim(versions, queues, limit, taking, types, since)  # type: ignore[misc]
             )
             marks.end(jobs, limit)
             if jobs or not since or marks.rest:
@@ -227,7 +227,7 @@ class Store:
         for job_id in ids:
             intake.whole("id", job_id, 1, intake.MAX_ID)
         versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
-        return await self._engine.run(lambda: verbs.claim_by_id(versions, ids, taking, self._engine.job))
+        return await self._engine.run(lambda: verbs.claim_by_id(versions, ids, taking))
 
     async def claim_one_job(
         self,
@@ -257,6 +257,7 @@ class Store:
             worker=intake.name("worker", worker),
             lease_ms=intake.lease_ms(machine.contract, lease_ms),
             repeatable=claim_key is not None,
+            installation=self._engine.registry.installation,
         )
         return self._engine.registry.versions(contract), taking
 

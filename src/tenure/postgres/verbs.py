@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,6 +37,11 @@ class Taking:
     worker: str
     lease_ms: int | None
     repeatable: bool
+    installation: str
+
+    def job(self, row: Row) -> Job:
+        """A row as a job."""
+        return Job._make((*row, self.installation))
 
     def values(self) -> dict[str, Any]:
         """The parameters that a claim has in common with a claim by id."""
@@ -48,7 +53,6 @@ def claim(
     queues: Sequence[str],
     limit: int,
     taking: Taking,
-    job: Callable[[Row], Job],
     types: Sequence[str] | None = None,
     since: Mapping[str, Any] | None = None,
 ) -> Plan[list[Job]]:
@@ -64,18 +68,18 @@ def claim(
     else:
         rows = yield statement("claim", {**values, "types": list(types)}, parts=("typed",))
     if not rows and taking.repeatable:
-        return (yield from _repeat(machine, taking.key, job))
-    name, owner, key = machine.contract.name, taking.worker, taking.key
+        return (yield from _repeat(machine, taking))
+    name, owner, key, made_by = machine.contract.name, taking.worker, taking.key, taking.installation
     return [
         # Its start is its last move; it has neither an end nor a result.
-        job((row[0], name, *row[1:13], owner, *row[13:17], row[16], None, *row[17:23], None, *row[23:25], key))
+        Job._make(
+            (row[0], name, *row[1:13], owner, *row[13:17], row[16], None, *row[17:23], None, *row[23:25], key, made_by)
+        )
         for row in rows
     ]
 
 
-def claim_by_id(
-    versions: Sequence[Machine], ids: Sequence[int], taking: Taking, job: Callable[[Row], Job]
-) -> Plan[list[Job | Refused]]:
+def claim_by_id(versions: Sequence[Machine], ids: Sequence[int], taking: Taking) -> Plan[list[Job | Refused]]:
     """Take these jobs, waiting for their rows; each that cannot be had says why."""
     machine = versions[-1]
     asked = list(dict.fromkeys(ids))
@@ -83,7 +87,7 @@ def claim_by_id(
     moved = yield from move(machine, "claim", Batch(asked), {**taking.values(), "actor": taking.worker})
     outcomes = dict(zip(asked, moved, strict=True))
     rows = yield statement("held", {**machine.claim, "claim_key": taking.key})
-    won = {each.id: each for each in map(job, rows)}
+    won = {each.id: each for each in map(taking.job, rows)}
     # Nothing moved and nothing is held: was the key used before, and what it won lost since?
     used = taking.repeatable and not won and bool((yield statement("claim_used", {"claim_key": taking.key})))
     return [won.get(job_id) or _not_won(job_id, outcomes[job_id], used) for job_id in ids]
@@ -105,13 +109,13 @@ def _close_expired(
             yield from reap(machine, limit, queues=queues, ids=ids)
 
 
-def _repeat(machine: Machine, key: UUID, job: Callable[[Row], Job]) -> Plan[list[Job]]:
+def _repeat(machine: Machine, taking: Taking) -> Plan[list[Job]]:
     """What an earlier call with this key won and still holds; a stale lease when that is nothing."""
-    used = yield Atomic(_was_used(key))
-    rows = yield statement("held", {**machine.claim, "claim_key": key})
+    used = yield Atomic(_was_used(taking.key))
+    rows = yield statement("held", {**machine.claim, "claim_key": taking.key})
     if used and not rows:
         raise StaleLease(None)
-    return [job(row) for row in rows]
+    return [taking.job(row) for row in rows]
 
 
 def _was_used(key: UUID) -> Plan[bool]:

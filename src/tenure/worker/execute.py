@@ -41,7 +41,7 @@ class Executor:
         slots: Slots,
     ) -> None:
         self._source = source
-        self._contracts = contracts
+        self._compensating = {name for name, contract in contracts.items() if contract.compensates}
         self._middleware = middleware
         self._threads = threads
         self._slots = slots
@@ -53,7 +53,7 @@ class Executor:
     async def run(self, running: Running, task: Task[..., Any], *, alone: bool) -> Verdict | None:
         """Run it to its end, whatever that is; None when the job is no longer this worker's to speak of."""
         job = running.job
-        port = SourcePort(self._source, running, compensates=self._contracts[job.contract].compensates)
+        port = SourcePort(self._source, running, compensates=job.contract in self._compensating)
         running.ctx = Context(job, port, self._loop)
         if running.why is not None:
             return None
@@ -62,7 +62,7 @@ class Executor:
         try:
             if (alone or task.isolation == "process") and task._is_findable():
                 return await self._elsewhere(running, task, port)
-            running.begins(asyncio.current_task(self._loop).cancel)  # type: ignore[union-attr]
+            running.begins(running.runner.cancel)
             return await handle(task, running.ctx, self._middleware, self._threads, self._leave_behind)
         except asyncio.CancelledError as error:
             return self._interrupted(running, error)

@@ -24,6 +24,10 @@ _log = logging.getLogger("tenure.worker")
 
 #: How long a nearly full worker waits for more free slots before it claims for those that it has.
 _GATHER_S = 0.002
+#: A claim of so many jobs or fewer costs the database nearly the same.
+_WORTH_HALVING = 100
+#: Polls may take this share of the time.
+_POLLING = 0.1
 #: How often the worker looks for jobs of tasks that it does not know, where it does not claim them.
 _STRANGERS_S = 60.0
 
@@ -93,11 +97,16 @@ class Fetch:
                 await patience.wait()
 
     async def _poll(self) -> None:
-        """Ask from time to time which contracts have something due, never in step with other workers."""
+        """Ask from time to time which contracts have something due, never in step with other workers.
+
+        Where asking has become dear (somebody's open transaction keeps the dead entries of the index), less often.
+        """
         now = time.monotonic()
-        self._next_poll = now + self._poll_s * (0.75 + time.monotonic_ns() // 1_000 % 500 / 1_000)
+        pause = self._poll_s * (0.75 + time.monotonic_ns() // 1_000 % 500 / 1_000)
+        self._next_poll = now + pause
         try:
             self._hot |= dict.fromkeys(await self._source.due(list(self._contracts), self._queues))
+            self._next_poll = now + max(pause, (time.monotonic() - now) / _POLLING)
             if now >= self._next_strangers:
                 self._next_strangers = now + _STRANGERS_S
                 await self._look_for_strangers()
@@ -114,7 +123,8 @@ class Fetch:
                 await self._slots.changed.wait()
 
     async def _claim(self, contract: str) -> None:
-        free = self._slots.free
+        # Of many slots half at a time: while these are begun and told of, the database looks for the others.
+        free = min(self._slots.free, max(_WORTH_HALVING, -(-self._slots.concurrency // 2)))
         key, asked = self._unanswered.pop(contract, (uuid4(), time.monotonic()))
         try:
             jobs = await self._source.claim(

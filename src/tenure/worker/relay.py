@@ -51,6 +51,7 @@ class Relay:
         assert task is not None
         while self._waiting:
             running = self._ahead = self._waiting.popleft()
+            running.runner = task
             if not self._is_watched:
                 self._is_watched = True
                 self._loop.call_soon(self._watch)

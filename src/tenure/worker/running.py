@@ -35,7 +35,7 @@ class Running:
 
     __slots__ = (
         "answer_lost", "ask_to_stop", "asked", "ctx", "expires", "held", "interrupt", "is_ended", "is_handling",
-        "is_late", "is_waiting", "job", "longest_s", "next_beat", "task", "terms", "timer", "until", "why",
+        "is_late", "is_waiting", "job", "longest_s", "next_beat", "runner", "task", "terms", "timer", "until", "why",
     )  # fmt: skip
 
     def __init__(self, job: Job, terms: Terms, asked: float, longest_s: float) -> None:
@@ -50,6 +50,8 @@ class Running:
         self.expires = asked + terms.lease_s
         self.until = self.expires + longest_s
         self.plan_beat(asked)
+        #: The asyncio task in which it lives, from when that begins.
+        self.runner: asyncio.Task[None]
         self.ctx: Context | None = None
         #: Set while a handler runs: ends it as well as it can be ended.
         self.interrupt: Callable[[], Any] | None = None
