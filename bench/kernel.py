@@ -262,7 +262,7 @@ def one(connection: psycopg.Connection[Any], query: str) -> Any:
     return row[0]
 
 
-_FILL = """
+FILL = """
 insert into tenure.job (contract, version, state, role, type, max_attempts, priority, due_at, payload)
 select 'standard', '1', 'queued', 'ready', 'noop', 5, {priority}, {due}, '{{"n": 7}}' from generate_series(1, {count})
 """
@@ -286,9 +286,9 @@ class Table:
                 connection.execute("select tenure.extend_ranges(8)")
             later, soon = "now() + interval '1 day'", "now()"
             connection.execute(_FILL_DONE.format(count=shape["done"]).encode())
-            connection.execute(_FILL.format(priority=0, due=later, count=shape["urgent"]).encode())
-            connection.execute(_FILL.format(priority=5, due=later, count=shape["waiting"]).encode())
-            connection.execute(_FILL.format(priority=5, due=soon, count=1_000).encode())
+            connection.execute(FILL.format(priority=0, due=later, count=shape["urgent"]).encode())
+            connection.execute(FILL.format(priority=5, due=later, count=shape["waiting"]).encode())
+            connection.execute(FILL.format(priority=5, due=soon, count=1_000).encode())
             connection.execute("vacuum analyze tenure.job")
 
     async def claim(self, store: Store, connection: psycopg.Connection[Any]) -> None:

@@ -54,11 +54,16 @@ from made cross join (
 def fill(dsn: str, jobs: int) -> None:
     """Write so many finished jobs."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        left = jobs
-        while left:
-            connection.execute(_FINISHED.encode(), {"count": min(left, _AT_ONCE)})
-            left -= min(left, _AT_ONCE)
+        write(connection, jobs)
         connection.execute("vacuum analyze tenure.job_done, tenure.event")
+
+
+def write(connection: psycopg.Connection[Any], jobs: int) -> None:
+    """Write so many finished jobs, a part at a time."""
+    left = jobs
+    while left:
+        connection.execute(_FINISHED.encode(), {"count": min(left, _AT_ONCE)})
+        left -= min(left, _AT_ONCE)
 
 
 def peak() -> float:

@@ -62,16 +62,42 @@ def test_a_mark_is_believed_for_half_a_second_and_only_while_claims_come_back_fu
 def test_where_the_beginning_is_dear_the_mark_is_believed_for_ten_times_as_long_as_it_took() -> None:
     clock = Clock()
     marks = Marks(clock)
-    marks.begin()
-    clock.now += 3.0
-    marks.end([job(1)], 2)
-    clock.now += 29.0
-    assert marks.rest
-    assert marks.begin() != {}
+
+    def beginning(took: float) -> None:
+        clock.now += 100
+        assert marks.begin() == {}
+        clock.now += took
+        marks.end([job(1)], 2)
+
+    beginning(0.001)
+    beginning(3.0)
+    assert marks.begin() == {}, "one that took long may be anybody's stall"
+    beginning(2.0)
+    beginning(3.0)
+    clock.now += 19.9
+    assert marks.begin() != {}, "ten times the less of two"
     marks.end([], 2)
-    clock.now += 1.1
-    assert not marks.rest
+    clock.now += 0.2
     assert marks.begin() == {}
+    beginning(60.0)
+    beginning(60.0)
+    clock.now += 30.1
+    assert marks.begin() == {}, "half a minute is the longest"
+
+
+def test_a_claim_that_finds_nothing_begins_anew_at_once_unless_that_is_very_dear() -> None:
+    clock = Clock()
+    for took, anew in ((0.3, True), (2.0, False)):
+        marks = Marks(clock)
+        for _ in range(2):
+            clock.now += 100
+            marks.begin()
+            clock.now += took
+            marks.end([job(1)], 2)
+        assert marks.begin() != {}
+        marks.end([], 2)
+        assert marks.nothing() is anew
+        assert (marks.begin() == {}) is anew
 
 
 async def test_a_job_that_comes_to_lie_before_the_mark_is_found(store: Store, db: Harness) -> None:

@@ -10,7 +10,6 @@ Without DATABASE_URL the embedded PostgreSQL in `.tenure/` is started and its sc
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
@@ -171,9 +170,13 @@ class App:
                 await send()
             await answered()
         except BaseException as error:
-            if under_way is not None and not isinstance(error, asyncio.CancelledError):
-                with contextlib.suppress(Exception):
+            if under_way is not None:
+                if isinstance(error, asyncio.CancelledError):
+                    under_way.cancel()
+                try:
                     await answered()
+                except (Exception, asyncio.CancelledError) as other:
+                    error.add_note(f"the batch before was not made: {other!r}")
             if ids:
                 error.add_note(f"{len(ids)} jobs were made before that, the first as {ids[0]}, the last as {ids[-1]}")
             raise

@@ -6,7 +6,7 @@ last due time that was taken from a lane (a queue's priority).
 
 A job may come to lie before the mark: its transaction took long, or it was handed back. So a mark is believed only
 while claims come back full, and for half a second; except where beginning at the beginning has become dear, then for
-ten times as long as that took.
+ten times as long as that took, half a minute at the most.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _LONGEST_S = 0.5
 #: Beginning at the beginning may take this share of the time; so long is what any claim may take.
 _SHARE = 0.1
 _DEAR_S = _SHARE * _LONGEST_S
+#: From here on not even a claim that found nothing begins anew at once; and no mark is believed for longer than that.
+_VERY_DEAR_S, _LONGEST_REST_S = 1.0, 30.0
 
 
 class Marks:
@@ -31,19 +33,22 @@ class Marks:
         self._marks: dict[str, list[str | None]] = {}
         self._was_full = False
         self._began = self._asked = 0.0
-        self._rests_until = 0.0
+        self._rests_until = self._took = 0.0
+        self._is_dear = False
         self._from_the_beginning = True
 
-    @property
-    def rest(self) -> bool:
-        """Whether the next claim will not begin at the beginning, because that has become dear."""
-        return self._now() < self._rests_until
+    def nothing(self) -> bool:
+        """A claim found nothing after the marks: whether it had better begin anew."""
+        if self._is_dear and self._now() < self._rests_until:
+            return False
+        self._rests_until = 0.0
+        return True
 
     def begin(self) -> dict[str, list[str | None]]:
         """A claim begins: queue → for each priority where, or nothing where it is to begin at the beginning."""
         now = self._asked = self._now()
         believed = self._was_full and now < self._began + _LONGEST_S
-        self._from_the_beginning = not (believed or self.rest)
+        self._from_the_beginning = not (believed or now < self._rests_until)
         if self._from_the_beginning:
             self._began = now
             self._marks = {}
@@ -52,9 +57,11 @@ class Marks:
     def end(self, jobs: Sequence[Job], limit: int) -> None:
         """It ended with these jobs, in the order in which they stand in the index."""
         now = self._now()
-        took = now - self._asked
-        if self._from_the_beginning and took > _DEAR_S:
-            self._rests_until = now + took / _SHARE
+        if self._from_the_beginning:
+            took = now - self._asked
+            cost, self._took = min(took, self._took), took  # the less of the last two: one may be anybody's stall
+            self._is_dear = cost > _VERY_DEAR_S
+            self._rests_until = now + (min(cost / _SHARE, _LONGEST_REST_S) if cost > _DEAR_S else 0.0)
         self._was_full = len(jobs) >= limit
         if not jobs:
             return

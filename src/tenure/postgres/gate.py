@@ -132,7 +132,11 @@ def succeed(machine: Machine, batch: Batch) -> Plan[list[Outcome]]:
     left = [n for n, outcome in enumerate(outcomes) if outcome is None]
     if left:
         rest_of = Batch([batch.ids[n] for n in left], [held[n] for n in left], results=_at(results, left) or None)
-        rest = yield from move(machine, "succeed", rest_of, {"fenced": True})
+        try:
+            rest = yield from move(machine, "succeed", rest_of, {"fenced": True})
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+            # Whoever would begin anew would ask for those once more that have ended just now.
+            rest = yield from move(machine, "succeed", rest_of, {"fenced": True}, skip_locked=True)
         for n, outcome in zip(left, rest, strict=True):
             outcomes[n] = outcome
     return outcomes

@@ -210,7 +210,7 @@ class Store:
                 lambda since=since: verbs.claim(versions, queues, limit, taking, types, since)  # type: ignore[misc]
             )
             marks.end(jobs, limit)
-            if jobs or not since or marks.rest:
+            if jobs or not since or not marks.nothing():
                 return jobs
 
     async def claim_by_id(

@@ -63,10 +63,10 @@ def claim(
     machine = versions[-1]  # all versions claim in the same way
     yield from _close_expired(versions, limit, queues=queues)
     values = {**machine.claim, **taking.values(), "queues": list(queues), "limit": limit, "marks": since or {}}
-    if types is None:
-        rows = yield statement("claim", values)
-    else:
-        rows = yield statement("claim", {**values, "types": list(types)}, parts=("typed",))
+    parts = ("reclaiming",) * machine.reclaims
+    if types is not None:
+        values, parts = {**values, "types": list(types)}, (*parts, "typed")
+    rows = yield statement("claim", values, parts=parts)
     if not rows and taking.repeatable:
         return (yield from _repeat(machine, taking))
     name, owner, key, made_by = machine.contract.name, taking.worker, taking.key, taking.installation

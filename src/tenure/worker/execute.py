@@ -63,7 +63,10 @@ class Executor:
             if (alone or task.isolation == "process") and task._is_findable():
                 return await self._elsewhere(running, task, port)
             running.begins(running.runner.cancel)
-            return await handle(task, running.ctx, self._middleware, self._threads, self._leave_behind)
+            verdict = await handle(task, running.ctx, self._middleware, self._threads, self._leave_behind)
+            if running.is_late or running.why is not None:
+                running.runner.uncancel()  # it was interrupted, and returned all the same
+            return verdict
         except asyncio.CancelledError as error:
             return self._interrupted(running, error)
         except ProcessDied as error:

@@ -26,8 +26,8 @@ _log = logging.getLogger("tenure.worker")
 _GATHER_S = 0.002
 #: A claim of so many jobs or fewer costs the database nearly the same.
 _WORTH_HALVING = 100
-#: Polls may take this share of the time.
-_POLLING = 0.1
+#: Polls may take this share of the time, while that leaves no longer pause than so many seconds.
+_POLLING, _LONGEST_PAUSE_S = 0.1, 10.0
 #: How often the worker looks for jobs of tasks that it does not know, where it does not claim them.
 _STRANGERS_S = 60.0
 
@@ -103,10 +103,11 @@ class Fetch:
         """
         now = time.monotonic()
         pause = self._poll_s * (0.75 + time.monotonic_ns() // 1_000 % 500 / 1_000)
-        self._next_poll = now + pause
+        planned = self._next_poll = now + pause
         try:
             self._hot |= dict.fromkeys(await self._source.due(list(self._contracts), self._queues))
-            self._next_poll = now + max(pause, (time.monotonic() - now) / _POLLING)
+            if self._next_poll == planned:  # and nobody wants it sooner
+                self._next_poll = max(planned, now + min((time.monotonic() - now) / _POLLING, _LONGEST_PAUSE_S))
             if now >= self._next_strangers:
                 self._next_strangers = now + _STRANGERS_S
                 await self._look_for_strangers()

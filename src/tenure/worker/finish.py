@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 
-from tenure.errors import BadInput
 from tenure.outcome import Outcome
 from tenure.worker.handle import Done
 from tenure.worker.running import Running
@@ -31,6 +31,7 @@ class Finisher:
     ) -> None:
         self._source = source
         self._answered = answered
+        self._context = copy_context()  # not that of the job that happens to end first
         self._ended: deque[tuple[Running, Done]] = deque()
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -39,7 +40,7 @@ class Finisher:
         self._ended.append((running, done))
         if len(self.tasks) < _AT_ONCE:
             # A task begins in the loop's next turn, so that whatever ends in this one goes along.
-            self.tasks.add(asyncio.create_task(self._run()))
+            self.tasks.add(asyncio.create_task(self._run(), context=self._context.copy()))
 
     async def _run(self) -> None:
         try:
@@ -55,5 +56,5 @@ class Finisher:
         results = [done.result for _, done in group]
         try:
             return await insisting(lambda: self._source.succeed(held, results), *(running for running, _ in group))
-        except (BadInput, ValueError, OverflowError, TypeError) as error:
+        except Exception as error:  # one of them may be at fault: each is told of alone, and its trouble is its own
             return [error] * len(group)

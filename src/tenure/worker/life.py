@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import Context, copy_context
 from typing import Any
 
 from tenure.contract import Contract
-from tenure.errors import Refused, TenureError
+from tenure.errors import Busy, Refused, TenureError
 from tenure.job import Job
 from tenure.middleware import Middleware
 from tenure.outcome import Moved, Outcome
@@ -31,6 +32,8 @@ _log = logging.getLogger("tenure.worker")
 
 #: A job of a task that nobody here knows is handed back for so long.
 _UNKNOWN_S = 15.0
+#: A success whose row somebody else has is told of again after so long.
+_BUSY_S = 0.2
 
 
 class Lives:
@@ -108,8 +111,8 @@ class Lives:
             await told(middleware.claim(jobs))
         self._relay.begin(lives)
 
-    def _spawn(self, what: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(what)
+    def _spawn(self, what: Coroutine[Any, Any, None], context: Context | None = None) -> None:
+        task = asyncio.create_task(what, context=context)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 
@@ -126,6 +129,8 @@ class Lives:
                 if running.longest_s < LONGEST_RUN_S:  # being heard, or undoing effects, may take its time too
                     running.until = time.monotonic() + LONGEST_RUN_S
                 if type(verdict) is Done:
+                    if self._middleware:
+                        running.context = copy_context()
                     self._slots.unsettled += 1
                     self._finisher.add(running, verdict)
                     return
@@ -144,14 +149,17 @@ class Lives:
 
     def _answered(self, group: Sequence[tuple[Running, Done]], answers: Sequence[Outcome | Exception]) -> None:
         """What the database made of successes, from the finisher."""
-        self._slots.settled(len(group))
-        plain = 0
+        plain = busy = 0
         for (running, done), answer in zip(group, answers, strict=True):
             if type(answer) is Moved and not self._middleware:
                 plain += 1
                 self._let_go(running)
+            elif isinstance(answer, Busy):  # somebody else's transaction has its row: it is told of again
+                busy += 1
+                asyncio.get_running_loop().call_later(_BUSY_S, self._finisher.add, running, done)
             else:
-                self._spawn(self._end(running, done, answer))
+                self._spawn(self._end(running, done, answer), running.context)
+        self._slots.settled(len(group) - busy)
         self._slots.counts["succeeded"] += plain
         self._ended()
 

@@ -26,6 +26,9 @@ class Relay:
     def __init__(self, live: Callable[[Running], Coroutine[Any, Any, None]]) -> None:
         self._live = live
         self._loop = asyncio.get_running_loop()
+        #: What every life begins with.
+        self._context = copy_context()
+        self._values = list(self._context.items())
         self._waiting: deque[Running] = deque()
         #: The life that has begun and has not yet been seen to wait.
         self._ahead: Running | None = None
@@ -41,13 +44,13 @@ class Relay:
         """Call the next runner, if there is anything to run."""
         if self._waiting and not self._is_called:
             self._is_called = True
-            task = self._loop.create_task(self._run())
+            task = self._loop.create_task(self._run(), context=self._context.copy())
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
     async def _run(self) -> None:
         self._is_called = False
-        task, clean = asyncio.current_task(), copy_context()
+        task = asyncio.current_task()
         assert task is not None
         while self._waiting:
             running = self._ahead = self._waiting.popleft()
@@ -58,10 +61,15 @@ class Relay:
             await self._live(running)
             if self._ahead is not running:
                 return  # it has waited: others went on meanwhile
-            if task.cancelling() or copy_context() != clean:
+            if task.cancelling() or getattr(task, "_must_cancel", False) or not self._is_clean():
                 break
         self._ahead = None
         self._call()
+
+    def _is_clean(self) -> bool:
+        """Whether the last life left the context as it found it."""
+        found = copy_context()
+        return len(found) == len(self._values) and all(found.get(each, found) is value for each, value in self._values)
 
     def _watch(self) -> None:
         """In the turn after a life began: whatever is still ahead has not ended, so it waits."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -34,8 +36,9 @@ class Running:
     """One claimed job from its claim until the database has heard what became of it."""
 
     __slots__ = (
-        "answer_lost", "ask_to_stop", "asked", "ctx", "expires", "held", "interrupt", "is_ended", "is_handling",
-        "is_late", "is_waiting", "job", "longest_s", "next_beat", "runner", "task", "terms", "timer", "until", "why",
+        "answer_lost", "ask_to_stop", "asked", "began", "context", "ctx", "expires", "held", "interrupt", "is_ended",
+        "is_handling", "is_late", "is_waiting", "job", "longest_s", "next_beat", "runner", "task", "terms", "timer",
+        "until", "why",
     )  # fmt: skip
 
     def __init__(self, job: Job, terms: Terms, asked: float, longest_s: float) -> None:
@@ -53,6 +56,8 @@ class Running:
         #: The asyncio task in which it lives, from when that begins.
         self.runner: asyncio.Task[None]
         self.ctx: Context | None = None
+        #: What its handler left behind, for those who hear of its end.
+        self.context: contextvars.Context | None = None
         #: Set while a handler runs: ends it as well as it can be ended.
         self.interrupt: Callable[[], Any] | None = None
         #: Set while a handler runs elsewhere: tells it that it is asked to stop.
@@ -62,6 +67,7 @@ class Running:
         self.answer_lost = False
         #: Whether the handler has ended: from then on the job is not interrupted, but told of.
         self.is_ended = False
+        self.began = 0.0
         #: Whether it has waited for anything, whether its handler is at it, and whether that took too long.
         self.is_waiting = self.is_handling = self.is_late = False
         self.timer: asyncio.TimerHandle | None = None
@@ -79,11 +85,12 @@ class Running:
         """It waits for something. If that is the handler, its time runs: only while it waits can it be interrupted."""
         self.is_waiting = True
         if self.is_handling:
-            self.timer = asyncio.get_running_loop().call_later(self.longest_s, self._late)
+            left = self.longest_s - (time.monotonic() - self.began)
+            self.timer = asyncio.get_running_loop().call_later(max(0.0, left), self._late)
 
     def begins(self, interrupt: Callable[[], Any]) -> None:
         """Its handler begins, and can be interrupted so."""
-        self.interrupt, self.is_handling = interrupt, True
+        self.interrupt, self.is_handling, self.began = interrupt, True, time.monotonic()
         if self.is_waiting:
             self.waits()
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tenure.contract import Contract
 from tenure.directive import Snooze
 from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, NotPermitted, Refused, Unavailable
-from tenure.job import Failure
+from tenure.job import Failure, Held
 from tenure.outcome import Moved
 from tenure.patience import Patience
 from tenure.queue import Decision
@@ -75,10 +75,7 @@ async def _told(source: JobSource, contract: Contract, running: Running, verdict
     if isinstance(verdict, Failure):
         return await _fail(source, running, verdict)
     if isinstance(verdict, Done):
-        (answer,) = await insisting(lambda: source.succeed([held], [verdict.result]), running)
-        if isinstance(answer, Refused):
-            raise answer
-        return answer
+        return await insisting(lambda: _succeed(source, held, verdict.result), running)
     wanted = "snooze" if isinstance(verdict, Snooze) else "cancel"
     if contract.path(wanted) is None:
         why = f"the handler returned {type(verdict).__name__}, and contract {contract.name} has no such path"
@@ -90,6 +87,13 @@ async def _told(source: JobSource, contract: Contract, running: Running, verdict
         reason = verdict.reason
         moved = await insisting(lambda: source.cancelled(held, reason), running)
     return await _compensate(source, running, moved) if moved.compensate else moved
+
+
+async def _succeed(source: JobSource, held: Held, result: Any) -> Moved:
+    (answer,) = await source.succeed([held], [result])
+    if isinstance(answer, Refused):
+        raise answer
+    return answer
 
 
 async def ours(source: JobSource, running: Running, refused: Refused) -> Became:

@@ -53,3 +53,11 @@ begin
     return error;
 end
 $$;
+
+-- Ids that nobody gave are made from the job's id and the installation's: stored nowhere, the same everywhere.
+create or replace function tenure.made_id(kind text, job_id bigint) returns text
+    language plpgsql stable parallel safe as $$
+begin
+    return md5((select installation.id from tenure.installation)::text || ':' || kind || ':' || job_id);
+end
+$$;

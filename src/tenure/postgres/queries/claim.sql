@@ -4,34 +4,38 @@
 -- 0 to 9) are walked lazily, so a million delayed urgent jobs cost one index probe. The claim key is spent with the
 -- first job found: of several calls with one key, one inserts it and moves jobs, the others wait for it and move none
 -- (held.sql then says what the first one won). An idle queue, which is asked often, spends no key.
-with clock as materialized (
+with made as materialized (
+    -- What the ids are made of that nobody gave (tenure.made_id, written out: a call costs more than a move).
+    select id::text as by from tenure.installation
+),
+clock as materialized (
     select clock_timestamp() as t
 ),
--- A paused queue has no lane, whoever asks.
-open as materialized (
-    select array(
-        select name from unnest(:queues::text[]) as name
-        where name <> all (array(select queue.name from tenure.queue where paused_at is not null))
-    ) as queues
+-- What is asked for; a paused queue is not, by anybody. It stands here and not in the conditions below: if the planner
+-- knew the values there, every claim would look worth a plan of its own, which takes longer than the claim.
+asked as materialized (
+    select :contract::text as contract, :path_source::text[] as sources,
+           --typed: :types::text[] as types,
+           array(
+               select name from unnest(:queues::text[]) as name
+               where name <> all (array(select queue.name from tenure.queue where paused_at is not null))
+           ) as queues
 ),
--- Priorities within queues, in this order: each row of values needs its name. Written out, because the planner takes any
--- generate_series for a thousand rows, and would plan every claim anew rather than keep a plan that looks so dear.
+-- Priorities within queues, in this order, and where each of them begins: at the mark that the caller set there
+-- (marks.py), or at its beginning. Written out, because the planner takes any generate_series for a thousand rows.
 lane as materialized (
-    select each.* from open, unnest(queues) as name, lateral (
+    select each.*, coalesce((:marks::jsonb -> each.queue ->> each.priority)::timestamptz, '-infinity') as since
+    from asked, unnest(asked.queues) as name, lateral (
         values (name, 0::smallint), (name, 1::smallint), (name, 2::smallint), (name, 3::smallint), (name, 4::smallint),
                (name, 5::smallint), (name, 6::smallint), (name, 7::smallint), (name, 8::smallint), (name, 9::smallint)
     ) as each (queue, priority)
-),
--- Where each lane begins: at the mark that the caller set there (marks.py), or at its beginning.
-marked as materialized (
-    select queue, priority, coalesce((:marks::jsonb -> queue ->> priority)::timestamptz, '-infinity') as since
-    from lane
 ),
 path as materialized (
     select * from unnest(
         :path_trigger::text[], :path_source::text[], :path_state::text[], :path_role::text[], :path_bump::integer[],
         :path_type::text[]
     ) as p (trigger, source, state, role, bump, type)
+    limit (select cardinality(:path_source::text[])) -- all; unlimited, the planner takes them for many
 ),
 -- What job types want otherwise than the contract: [lease, heartbeat] in milliseconds. Read once.
 own as materialized (
@@ -40,25 +44,26 @@ own as materialized (
     where contract = :contract::text
 ),
 found as materialized (
-    select row.* from clock, open, lateral (
+    select row.* from clock, asked, lateral (
         -- Where a contract reclaims in place, dead workers' jobs go first: a full queue must not starve them.
-        select expired.* from (
+        --reclaiming: select expired.* from (
+        --reclaiming:     select ctid as tid, state, type as task, updated_at from tenure.job
+        --reclaiming:     where contract = asked.contract and role in ('leased', 'active', 'settling')
+        --reclaiming:       and state = any (asked.sources) and queue = any (asked.queues) and lease_expires_at < clock.t
+        --reclaiming:       and claims < greatest(1, max_attempts + :extra::integer) + raises
+        --reclaiming:       and cancel_requested_at is null
+        --reclaiming:       --typed: and type = any (asked.types)
+        --reclaiming:     limit (select :limit::bigint)
+        --reclaiming:     for update skip locked
+        --reclaiming: ) as expired
+        --reclaiming: union all
+        select due.* from lane, lateral (
             select ctid as tid, state, type as task, updated_at from tenure.job
-            where :reclaims::boolean and contract = :contract::text and role in ('leased', 'active', 'settling')
-              and state = any (:path_source::text[]) and queue = any (open.queues) and lease_expires_at < clock.t
-              and claims < greatest(1, max_attempts + :extra::integer) + raises and cancel_requested_at is null
-              --typed: and type = any (:types::text[])
-            limit (select :limit::bigint)
-            for update skip locked
-        ) as expired
-        union all
-        select due.* from marked as lane, lateral (
-            select ctid as tid, state, type as task, updated_at from tenure.job
-            where contract = :contract::text and queue = lane.queue and priority = lane.priority and role = 'ready'
-              and state = any (:path_source::text[]) and coalesce(due_at, '-infinity') <= clock.t
+            where contract = asked.contract and queue = lane.queue and priority = lane.priority and role = 'ready'
+              and state = any (asked.sources) and coalesce(due_at, '-infinity') <= clock.t
               and coalesce(due_at, '-infinity') >= lane.since
               and (lease_expires_at is null or lease_expires_at < clock.t)
-              --typed: and type = any (:types::text[])
+              --typed: and type = any (asked.types)
             order by coalesce(due_at, '-infinity'), id
             limit (select :limit::bigint)
             for update skip locked
@@ -104,8 +109,8 @@ logged as (
                               actor, type, correlation_id, trace_id)
     select id, updated_at, seq, claims, counter, max_attempts, :contract::text, trigger, source, state, :owner::text,
            event_type,
-           case when event_type is not null then coalesce(correlation_id, tenure.made_id('correlation', id)) end,
-           case when event_type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end
+           case when event_type is not null then coalesce(correlation_id, md5((select by from made) || ':' || 'correlation:' || id)) end,
+           case when event_type is not null then coalesce(trace_id, md5((select by from made) || ':' || 'trace:' || id)) end
     from moved
 )
 -- What every job of a claim has in common (the contract, the owner, the token) is known to whoever asks.

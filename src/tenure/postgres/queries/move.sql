@@ -7,7 +7,11 @@
 -- Steps carry few columns on purpose: a row is copied at each of them.
 -- `id = any (array[…])` is `id = …` that no join can be ordered by: else, with the statistics of a table that was just
 -- emptied, the planner would walk the whole table once for each job.
-with path as materialized (
+with made as materialized (
+    -- What the ids are made of that nobody gave (tenure.made_id, written out: a call costs more than a move).
+    select id::text as by from tenure.installation
+),
+path as materialized (
     select trigger, source, choice, string_to_array(hops, '>') as hops, role, due, letter, bump, type
     from unnest(
         :path_trigger::text[], :path_source::text[], :path_choice::text[], :path_hops::text[], :path_role::text[],
@@ -194,8 +198,8 @@ recorded as (
                 then coalesce(error ->> 'stage', 'exec') else 'exec' end,
            coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, t, wait_ms), last_error,
                     jsonb_build_object('message', letter)),
-           counter, claims, lease_owner, lease_expires_at, coalesce(correlation_id, tenure.made_id('correlation', id)),
-           coalesce(trace_id, tenure.made_id('trace', id)), payload,
+           counter, claims, lease_owner, lease_expires_at, coalesce(correlation_id, md5((select by from made) || ':' || 'correlation:' || id)),
+           coalesce(trace_id, md5((select by from made) || ':' || 'trace:' || id)), payload,
            coalesce((select min(event.ts) from tenure.event where job_id = id and event.facts ? 'error'), ts)
     from gone
     where letter is not null
@@ -211,8 +215,8 @@ logged as (
                'effects_left', case when undoable and to_role = 'done' and not :fenced::boolean then true end))
            end,
            event_type,
-           case when event_type is not null then coalesce(correlation_id, tenure.made_id('correlation', id)) end,
-           case when event_type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end,
+           case when event_type is not null then coalesce(correlation_id, md5((select by from made) || ':' || 'correlation:' || id)) end,
+           case when event_type is not null then coalesce(trace_id, md5((select by from made) || ':' || 'trace:' || id)) end,
            case when k = 1 then key end, case when k = 1 then hash end,
            case when k = 1 and key is not null then jsonb_build_object(
                'state', hops[cardinality(hops)], 'role', to_role, 'delay_ms', wait_ms,

@@ -3,7 +3,11 @@
 --
 -- The shape is that of move.sql: lock, then the clock, then every guard. A note is a log row (hop = false) only where the
 -- contract declares that fact. A heartbeat skips locked rows: somebody is moving the job right now, which is no loss.
-with locked as materialized (
+with made as materialized (
+    -- What the ids are made of that nobody gave (tenure.made_id, written out: a call costs more than a move).
+    select id::text as by from tenure.installation
+),
+locked as materialized (
     select asked.n, asked.note, asked.key, asked.hash, row.*,
            (row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven
     from unnest(:ids::bigint[], :claims::integer[], :tokens::uuid[], :notes::jsonb[], :keys::text[], :hashes::text[])
@@ -76,8 +80,8 @@ logged as (
     select id, ts + (k - 1) * interval '1 microsecond', last_seq - cardinality(facts) + k, false, claims, counter,
            max_attempts, :contract::text, facts[k], state, state, actor, :reason::text,
            case when :verb::text = 'heartbeat' then jsonb_build_object('lease_expires_at', tenure.iso(expires)) end, type,
-           case when type is not null then coalesce(correlation_id, tenure.made_id('correlation', id)) end,
-           case when type is not null then coalesce(trace_id, tenure.made_id('trace', id)) end,
+           case when type is not null then coalesce(correlation_id, md5((select by from made) || ':' || 'correlation:' || id)) end,
+           case when type is not null then coalesce(trace_id, md5((select by from made) || ':' || 'trace:' || id)) end,
            case when k = 1 then key end, case when k = 1 then hash end,
            case when k = 1 and key is not null then jsonb_build_object(
                'lease_expires_at', tenure.iso(expires), 'cancel_requested', cancelling, 'renewed', renews)

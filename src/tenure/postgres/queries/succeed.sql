@@ -17,7 +17,7 @@ with locked as materialized (
         from tenure.job
         where job.id = asked.id and job.claims = asked.claims and job.lease_token = asked.token
           and contract = :contract::text and version = :version::text and state = any (:path_source::text[])
-          and pending is null
+          and pending is null and undoable is null
         for update
     ) as row
 ),
