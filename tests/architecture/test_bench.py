@@ -1,0 +1,97 @@
+"""`./dev bench` measures, on Tenure alone and with tiny counts, and what it prints has the shape that others read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.field.known import SIX, TENURE
+from bench.field.measuring import Side, Sizes, drain
+from bench.field.more import MORE
+from bench.field.running import Running, Stuck
+
+ROOT = Path(__file__).parents[2]
+ROW = {
+    "name", "version", "enqueue_per_s", "drain_per_s", "p50_ms", "p99_ms", "sustained_per_s", "wal_bytes",
+}  # fmt: skip
+
+
+def test_the_bench_prints_only_rows_and_draws_a_chart(tmp_path: Path) -> None:
+    chart = tmp_path / "peers.svg"
+    command = [sys.executable, "-m", "bench.peers", "--only", "tenure", "--quick", "--json"]
+    sizes = ["--jobs", "200", "--sustained", "1", "--chart", str(chart)]
+    done = subprocess.run([*command, *sizes], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert set(row) == ROW
+    assert row["name"] == "tenure"
+    assert all(row[figure] > 0 for figure in ROW - {"name", "version", "sustained_per_s"})
+    assert row["p50_ms"] <= row["p99_ms"]
+    assert len(row["sustained_per_s"]) == 1
+    drawn = ElementTree.parse(chart).getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(drawn.findall(f"{space}rect")) == 3, "a bar each for drain, enqueue and latency"
+    assert "tenure" in [text.text for text in drawn.iter(f"{space}text")]
+
+
+def test_every_peer_is_pinned_and_has_an_adapter() -> None:
+    for peer in (*SIX, *MORE):
+        suffix = ".mjs" if peer.language == "node" else ".py"
+        assert (ROOT / "bench" / "adapters" / f"{peer.module}{suffix}").exists(), peer.name
+        assert all(re.search(r"[=@]\d+(\.\d+)+$", package) for package in peer.packages), peer.packages
+        assert peer.version in " ".join(peer.packages)
+    names = [peer.name for peer in (TENURE, *SIX, *MORE)]
+    assert len(names) == len(set(names))
+
+
+def test_a_job_that_never_ends_is_reported_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import sys, time\n"
+        "role = sys.argv[1]\n"
+        "if role == 'producer':\n"
+        "    print('ready', flush=True)\n"
+        "    print('many', 100, 0.1, flush=True) if sys.stdin.readline() else None\n"
+        "elif role == 'worker':\n"
+        "    print('at', 1, time.monotonic(), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+
+    class Full:
+        """A server where nothing is ever finished."""
+
+        called = "nowhere"
+
+        def fresh(self, name: str) -> str:
+            return "nowhere"
+
+        def unfinished(self, name: str, query: str) -> int:
+            return 100
+
+        def wal(self) -> None:
+            return None
+
+        def processor(self) -> None:
+            return None
+
+    monkeypatch.setattr("bench.field.measuring.PATIENCE_S", 0.5)
+    with pytest.raises(Stuck, match="1 of 100 began, and no more"):
+        drain(Side(TENURE, Full(), [sys.executable, "-c", script]), 100)
+
+
+def test_what_ends_early_says_its_last_words() -> None:
+    with (
+        Running([sys.executable, "-c", "raise SystemExit('no such table')"], {}) as process,
+        pytest.raises(Stuck, match="ended early: no such table"),
+    ):
+        process.line(20)
+
+
+def test_jobs_are_counted_in_whole_hundreds() -> None:
+    assert Sizes(jobs=1).jobs_for(TENURE) == 100
+    assert Sizes(share=0.3333).jobs_for(TENURE) % 100 == 0
