@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tenure import intake
@@ -12,10 +12,7 @@ from tenure.errors import IdempotencyConflict, Refused
 from tenure.job import NewJob
 from tenure.outcome import Enqueued
 from tenure.postgres.machine import Machine
-from tenure.postgres.statement import Atomic, Plan, Statement, statement
-
-#: What one statement carries at the most.
-_MAX_BYTES = 16 * 1024 * 1024
+from tenure.postgres.statement import Atomic, Plan, Statement, carried, if_any, statement
 
 
 class Order(NamedTuple):
@@ -93,7 +90,7 @@ def _keyed(order: Order, created_by: str | None) -> Plan[dict[int, Enqueued | Re
             if first:
                 fresh[_name(jobs[n])] = (n, job_id)
             answers[n] = Enqueued(job_id, made=first)
-        for part in _bounded(order, [n for n, _ in fresh.values()]):
+        for part in carried([n for n, _ in fresh.values()], order.payloads):
             ids = [answers[n].job_id for n in part]
             keys = {"ids": ids, "keys": [jobs[n].key for n in part]}
             yield statement("enqueue", {**_rows(order, part, created_by), **keys})
@@ -107,22 +104,7 @@ def _name(job: NewJob) -> tuple[str, str]:
 
 def _parts(order: Order) -> list[list[int]]:
     """The places of the jobs without a key, in parts that one statement carries."""
-    if order.alike and len(order.jobs) <= intake.MAX_BATCH and sum(map(len, order.payloads)) <= _MAX_BYTES:
-        return [list(range(len(order.jobs)))]
-    return list(_bounded(order, [n for n, job in enumerate(order.jobs) if job.key is None]))
-
-
-def _bounded(order: Order, which: Iterable[int]) -> Iterable[list[int]]:
-    part: list[int] = []
-    size = 0
-    for n in which:
-        size += len(order.payloads[n])
-        if part and (size > _MAX_BYTES or len(part) == intake.MAX_BATCH):
-            yield part
-            part, size = [], len(order.payloads[n])
-        part.append(n)
-    if part:
-        yield part
+    return list(carried([n for n, job in enumerate(order.jobs) if job.key is None], order.payloads))
 
 
 def _statement(order: Order, which: Sequence[int], created_by: str | None) -> Statement:
@@ -145,18 +127,13 @@ def _rows(order: Order, which: Sequence[int], created_by: str | None) -> dict[st
         **_column("limit", [job.max_attempts for job in chosen]),
         "default_limit": contract.budget.default,
         "payloads": [order.payloads[n] for n in which],
-        "dues": _if_any([job.run_at and intake.moment("run_at", job.run_at) for job in chosen]),
-        "delays": _if_any([job.delay_ms for job in chosen]),
-        "traces": _if_any([job.trace_id for job in chosen]),
-        "correlations": _if_any([job.correlation_id for job in chosen]),
+        "dues": if_any([job.run_at and intake.moment("run_at", job.run_at) for job in chosen]),
+        "delays": if_any([job.delay_ms for job in chosen]),
+        "traces": if_any([job.trace_id for job in chosen]),
+        "correlations": if_any([job.correlation_id for job in chosen]),
         "ids": [],
         "keys": [],
     }
-
-
-def _if_any(values: list[Any]) -> list[Any]:
-    """A column that is mostly absent: nothing when nobody gave it."""
-    return [] if values.count(None) == len(values) else values
 
 
 def _column(name: str, values: list[Any]) -> dict[str, Any]:

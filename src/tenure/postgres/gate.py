@@ -17,7 +17,7 @@ from tenure.job import Held
 from tenure.outcome import Moved, Outcome
 from tenure.postgres.machine import Machine
 from tenure.postgres.repeats import moved_before, replay, to_undo
-from tenure.postgres.statement import Plan, Row, Statement, statement
+from tenure.postgres.statement import Plan, Row, Statement, if_any, statement
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ def succeed(machine: Machine, batch: Batch) -> Plan[list[Outcome]]:
     end_state, held, results = machine.success["end_state"], batch.held or (), batch.results
     outcomes: list[Any] = [None] * len(batch.ids)
     turn = next(iter(turns(batch.ids)), ())
-    rows = yield statement("succeed", {**machine.success, **batch.proofs(turn), "results": _at(results, turn)})
+    rows = yield statement("succeed", {**machine.success, **batch.proofs(turn), "results": if_any(_at(results, turn))})
     for place, state, counter, at in rows:
         n = turn[place - 1]
         outcomes[n] = Moved(batch.ids[n], "succeed", state, end_state, "done", held[n].claims, counter, at)

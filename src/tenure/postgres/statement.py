@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -21,10 +21,14 @@ from typing import Any, Literal, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
+from tenure.intake import MAX_BATCH
+
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Value = str | bool | None
 
+#: What one statement carries at the most.
+_MAX_BYTES = 16 * 1024 * 1024
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -123,6 +127,30 @@ def array(values: Iterable[Any]) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def if_any(column: list[Any]) -> list[Any]:
+    """A column that is mostly absent: nothing where nobody gave it, because unnest makes NULLs of that."""
+    return [] if column.count(None) == len(column) else column
+
+
+def carried(which: Sequence[int], texts: Sequence[str | None]) -> Iterator[list[int]]:
+    """These places, in parts whose texts one statement can carry."""
+    sizes = [len(texts[n] or "") for n in which]
+    if not which:
+        return
+    if len(which) <= MAX_BATCH and sum(sizes) <= _MAX_BYTES:
+        yield list(which)
+        return
+    part: list[int] = []
+    total = 0
+    for n, size in zip(which, sizes, strict=True):
+        if part and (total + size > _MAX_BYTES or len(part) == MAX_BATCH):
+            yield part
+            part, total = [], 0
+        part.append(n)
+        total += size
+    yield part
 
 
 async def run(connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:

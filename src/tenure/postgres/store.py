@@ -31,7 +31,7 @@ from tenure.postgres.letters import Letters
 from tenure.postgres.listing import Page, Wanted, find, tally
 from tenure.postgres.machine import Machine
 from tenure.postgres.queues import Queues
-from tenure.postgres.statement import Plan
+from tenure.postgres.statement import Plan, carried
 from tenure.postgres.types import Types
 from tenure.postgres.verbs import Taking
 from tenure.postgres.wake import due
@@ -290,9 +290,14 @@ class Store:
         texts = None if results is None else [self._result(result) for result in results]
 
         async def succeed(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = _batch(held, part, keys)
-            batch.results = None if texts is None else [texts[n] for n in part]
-            return await self._finish(machine, "succeed", batch)
+            if texts is None:
+                return await self._finish(machine, "succeed", _batch(held, part, keys))
+            outcomes: list[Outcome] = []
+            for places in carried(part, texts):
+                batch = _batch(held, places, keys)
+                batch.results = [texts[n] for n in places]
+                outcomes += await self._finish(machine, "succeed", batch)
+            return outcomes
 
         return await self._engine.by_contract(held, succeed)
 

@@ -60,6 +60,7 @@ class Fetch:
         self._next_poll = self._next_strangers = 0.0
         #: contract → a claim whose answer was lost, its key and its time: asked again, what it won is not lost.
         self._unanswered: dict[str, tuple[UUID, float]] = {}
+        self._looks_again = False
         self.stopping = False
 
     def look(self, contract: str) -> None:
@@ -68,15 +69,16 @@ class Fetch:
         self._slots.changed.set()
 
     def look_again(self) -> None:
-        """Poll at the next opportunity."""
-        self._next_poll = 0.0
+        """Poll as soon as nothing else is known to be due."""
+        self._looks_again = True
         self._slots.changed.set()
 
     async def run(self, is_idle: Callable[[], bool]) -> None:
         """Claim until told to stop, or until it is idle and nothing is due."""
         patience = Patience()
         while not self.stopping:
-            if time.monotonic() >= self._next_poll:
+            if time.monotonic() >= self._next_poll or (self._looks_again and not self._hot):
+                self._looks_again = False
                 await self._poll()
             if self._slots.free <= 0 or not self._hot:
                 if not self._hot and is_idle():
@@ -103,11 +105,10 @@ class Fetch:
         """
         now = time.monotonic()
         pause = self._poll_s * (0.75 + time.monotonic_ns() // 1_000 % 500 / 1_000)
-        planned = self._next_poll = now + pause
+        self._next_poll = now + pause
         try:
             self._hot |= dict.fromkeys(await self._source.due(list(self._contracts), self._queues))
-            if self._next_poll == planned:  # and nobody wants it sooner
-                self._next_poll = max(planned, now + min((time.monotonic() - now) / _POLLING, _LONGEST_PAUSE_S))
+            self._next_poll = now + max(pause, min((time.monotonic() - now) / _POLLING, _LONGEST_PAUSE_S))
             if now >= self._next_strangers:
                 self._next_strangers = now + _STRANGERS_S
                 await self._look_for_strangers()
@@ -117,7 +118,7 @@ class Fetch:
     async def _rest(self) -> None:
         """Wait for a free slot, a wake-up, or the time to look again."""
         self._slots.changed.clear()
-        if self.stopping:
+        if self.stopping or (self._looks_again and not self._hot):
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._next_poll - time.monotonic())):

@@ -97,12 +97,12 @@ moved as (
         lease_ms = picked.lease_ms, heartbeat_ms = picked.heartbeat_ms, last_heartbeat_at = null
     from picked
     where job.ctid = picked.tid
-    -- Few columns: a row is copied at each step. The log needs one more than the answer.
-    returning job.id, job.version, job.state, job.role, job.queue, job.type, job.tenant_id, job.priority, job.claims,
-              job.raises, job.counter, job.max_attempts, job.payload, job.lease_expires_at, job.due_at, job.created_at,
-              job.updated_at, job.cancel_requested_at, job.trace_id, job.correlation_id, job.idempotency_key,
-              job.origin_letter, job.last_error, job.checkpoint, job.pending, job.seq, picked.trigger, picked.source,
-              picked.type as event_type
+    -- Few columns, because a row is copied at each step; those of the log first, because who reads one passes the others.
+    returning job.id, job.updated_at, job.seq, job.claims, job.counter, job.max_attempts, picked.trigger, picked.source,
+              job.state, picked.type as event_type, job.correlation_id, job.trace_id, job.version, job.role, job.queue,
+              job.type, job.tenant_id, job.priority, job.raises, job.payload, job.lease_expires_at, job.due_at,
+              job.created_at, job.cancel_requested_at, job.idempotency_key, job.origin_letter, job.last_error,
+              job.checkpoint, job.pending
 ),
 logged as (
     insert into tenure.event (job_id, ts, seq, claims, counter, max_attempts, contract, trigger, from_state, to_state,

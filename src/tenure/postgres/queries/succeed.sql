@@ -32,12 +32,13 @@ gone as (
           coalesce(held.lease_expires_at < t, false)
           or coalesce(held.last_heartbeat_at + :missed::integer * coalesce(held.heartbeat_ms, :heartbeat_ms::integer)
                       * interval '1 millisecond' < t, false)))
-    returning n, held.result as given, greatest(t, held.updated_at + interval '1 microsecond') as ts, job.id, job.due_at,
-              job.created_at, job.first_started_at, job.started_at, job.last_heartbeat_at, job.cancel_requested_at,
-              job.origin_letter, job.lease_token, job.lease_owner, job.seq + 1 as seq, job.claims, job.raises,
-              job.counter, job.max_attempts, job.priority, job.state, job.queue, job.type, job.tenant_id, job.created_by,
+    -- First what most readers want: whoever reads a column of such a row has to pass those before it.
+    returning n, greatest(t, held.updated_at + interval '1 microsecond') as ts, job.id, job.seq + 1 as seq, job.claims,
+              job.counter, job.max_attempts, job.state, job.lease_owner, job.due_at, job.created_at,
+              job.first_started_at, job.started_at, job.last_heartbeat_at, job.cancel_requested_at, job.origin_letter,
+              job.lease_token, job.raises, job.priority, job.queue, job.type, job.tenant_id, job.created_by,
               job.trace_id, job.correlation_id, job.idempotency_key, job.payload, job.last_error, job.progress,
-              job.checkpoint
+              job.checkpoint, held.result as given
 ),
 finished as (
     insert into tenure.job_done (
