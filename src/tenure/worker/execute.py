@@ -25,6 +25,8 @@ _log = logging.getLogger("tenure.worker")
 
 #: So many processes wait for the next job; the rest end when theirs is done.
 _KEPT_CHILDREN = 4
+#: So many jobs at once run alone because their last worker died; a dead worker may have left hundreds.
+_ALONE_AT_ONCE = 8
 #: A payload without this says nothing of how long its job may run.
 MAY_SAY_TIMEOUT = f'"{TIMEOUT}"'
 
@@ -47,6 +49,7 @@ class Executor:
         self._slots = slots
         self._loop = asyncio.get_running_loop()
         self._children: list[Child] = []
+        self._quarantine = asyncio.Semaphore(_ALONE_AT_ONCE)
         #: Threads that still run a handler whose job is no longer ours.
         self.left_behind = 0
 
@@ -60,8 +63,11 @@ class Executor:
         if job.pending_json is not None:  # it has failed already; what is left is to undo what it did
             return _failed_before(job.pending)
         try:
-            if (alone or task.isolation == "process") and task._is_findable():
+            if task.isolation == "process" and task._is_findable():
                 return await self._elsewhere(running, task, port)
+            if alone and task._is_findable():
+                async with self._quarantine:
+                    return None if running.was_ended() else await self._elsewhere(running, task, port)
             running.begins(running.runner.cancel)
             verdict = await handle(task, running.ctx, self._middleware, self._threads, self._leave_behind)
             if running.is_late or running.why is not None:

@@ -101,6 +101,10 @@ class Running:
         if self.timer is not None:
             self.timer.cancel()
 
+    def was_ended(self) -> bool:
+        """Whether the handler was interrupted, and what it did is no longer ours to tell."""
+        return self.why is not None
+
     def end(self, why: Why) -> None:
         """Interrupt the handler; the first reason stands."""
         if self.why is None:
