@@ -114,3 +114,11 @@ async def block(ctx: tenure.Context, seconds: float) -> dict[str, int]:
     """Stops the whole event loop."""
     time.sleep(seconds)  # noqa: ASYNC251 (that is the fault)
     return told(ctx)
+
+
+async def _nothing(n: int) -> int:
+    return n
+
+
+#: Waits for nothing. No process of its own finds it by its name: hundreds that lost their worker would each begin one.
+at_once = app.task(name="at_once")(_nothing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import SOUNDNESS, Mutant
 
 _KERNEL = "postgres/migrations/0001_kernel.sql"
+_QUICK = "postgres/migrations/0003_quick_functions.sql"
 
 MUTANTS = (
     Mutant(
@@ -168,7 +169,7 @@ MUTANTS = (
     Mutant(
         "delay-doubles-from-the-start",
         "The first delay is twice the base",
-        _KERNEL,
+        _QUICK,
         "least(greatest(claims - raises - 1, 0), 100)",
         "least(greatest(claims - raises, 0), 100)",
         ("contracts/test_phase27_failure.py::test_the_delay_doubles_from_1500_with_every_attempt",),
@@ -176,7 +177,7 @@ MUTANTS = (
     Mutant(
         "snoozes-lengthen-the-backoff",
         "The delay grows with every snooze",
-        _KERNEL,
+        _QUICK,
         "least(greatest(claims - raises - 1, 0), 100)",
         "least(greatest(claims - 1, 0), 100)",
         (
@@ -186,7 +187,7 @@ MUTANTS = (
     Mutant(
         "exponent-without-a-bound",
         "A high attempt overflows the delay",
-        _KERNEL,
+        _QUICK,
         "power(factor, least(greatest(claims - raises - 1, 0), 100))",
         "power(factor, greatest(claims - raises - 1, 0))",
         ("contracts/test_mutants_found.py::test_the_largest_numbers_that_are_allowed_wait_for_the_cap[1000]",),
@@ -194,7 +195,7 @@ MUTANTS = (
     Mutant(
         "jitter-without-its-upper-end",
         "The database adds at most 299 ms of jitter",
-        _KERNEL,
+        _QUICK,
         "floor(jitter_low + u * (jitter_high - jitter_low + 1))",
         "floor(jitter_low + u * (jitter_high - jitter_low))",
         ("contracts/test_gate_b2_retries.py::test_a_replay_with_the_same_job_id_waits_as_long",),
@@ -202,7 +203,7 @@ MUTANTS = (
     Mutant(
         "not-terminal-at-the-commit-point",
         "A failure that leads to the dead letters is not called terminal",
-        _KERNEL,
+        _QUICK,
         "'terminal', role in ('done', 'settling'))",
         "'terminal', role = 'done')",
         ("contracts/test_mutants_found.py::test_a_failure_that_leads_to_the_dead_letters_is_terminal_at_once",),

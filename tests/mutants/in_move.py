@@ -38,7 +38,7 @@ MUTANTS = (
         "        where job.id = asked.id\n        for update\n",
         "        where job.id = asked.id\n",
         (
-            "races/test_two_connections.py::test_waiter_is_judged_by_what_the_holder_left[standard-succeed-behind-take-during-commit]",
+            "races/test_two_connections.py::test_waiter_is_judged_by_what_the_holder_left[standard-fail-behind-take-during-commit]",
         ),
     ),
     Mutant(

@@ -82,7 +82,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one statement carry two small payloads at the most."""
-    monkeypatch.setattr("tenure.postgres.enqueue._MAX_BYTES", 14)
+    monkeypatch.setattr("tenure.postgres.statement._MAX_BYTES", 14)
 
 
 @pytest.mark.parametrize("left", range(0, 10, 3))

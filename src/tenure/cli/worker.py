@@ -126,7 +126,8 @@ def _several(processes: int, name: str | None) -> int:
         if stopping and child.poll() is None:
             child.send_signal(stopping[0])
     # One that had hardly begun when the signal came ends by it, or by the Ctrl-C that it is taken for, as was asked.
-    as_asked = {0, -signal.SIGINT if stopping else 0, *(sign * number for number in stopping for sign in (-1, 1)), *(128 + number for number in stopping)}
+    numbers = [*stopping, signal.SIGINT] if stopping else []
+    as_asked = {0, *(-number for number in numbers), *stopping, *(128 + number for number in stopping)}
     return max(0 if (code := child.wait()) in as_asked else abs(code) for child in children)
 
 

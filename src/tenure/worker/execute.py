@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -55,7 +56,8 @@ class Executor:
 
     async def run(self, running: Running, task: Task[..., Any], *, alone: bool) -> Verdict | None:
         """Run it to its end, whatever that is; None when the job is no longer this worker's to speak of."""
-        job = running.job
+        job, runner = running.job, running.runner
+        assert runner is not None
         port = SourcePort(self._source, running, compensates=job.contract in self._compensating)
         running.ctx = Context(job, port, self._loop)
         if running.why is not None:
@@ -66,13 +68,11 @@ class Executor:
             if task.isolation == "process" and task._is_findable():
                 return await self._elsewhere(running, task, port)
             if alone and task._is_findable():
+                running.until = math.inf  # it keeps its lease until it is its turn
                 async with self._quarantine:
                     return None if running.was_ended() else await self._elsewhere(running, task, port)
-            running.begins(running.runner.cancel)
-            verdict = await handle(task, running.ctx, self._middleware, self._threads, self._leave_behind)
-            if running.is_late or running.why is not None:
-                running.runner.uncancel()  # it was interrupted, and returned all the same
-            return verdict
+            running.begins(runner.cancel)
+            return await handle(task, running.ctx, self._middleware, self._threads, self._leave_behind)
         except asyncio.CancelledError as error:
             return self._interrupted(running, error)
         except ProcessDied as error:
@@ -83,6 +83,9 @@ class Executor:
             return failure_of(error)
         finally:
             running.returns()
+            if running.is_late or running.was_ended():
+                while runner.cancelling():  # whatever the handler made of it, it is over
+                    runner.uncancel()
 
     def close(self) -> None:
         """Let the waiting processes go."""
@@ -94,7 +97,6 @@ class Executor:
         task = asyncio.current_task()
         assert task is not None
         if running.why is not None or running.is_late:
-            task.uncancel()
             return None if running.why is not None else _too_long(running)
         if task.cancelling():
             raise error  # the worker itself is being torn down

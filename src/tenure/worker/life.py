@@ -156,12 +156,16 @@ class Lives:
                 self._let_go(running)
             elif isinstance(answer, Busy):  # somebody else's transaction has its row: it is told of again
                 busy += 1
-                asyncio.get_running_loop().call_later(_BUSY_S, self._finisher.add, running, done)
+                self._spawn(self._again(running, done))
             else:
                 self._spawn(self._end(running, done, answer), running.context)
         self._slots.settled(len(group) - busy)
         self._slots.counts["succeeded"] += plain
         self._ended()
+
+    async def _again(self, running: Running, done: Done) -> None:
+        await asyncio.sleep(_BUSY_S)
+        self._finisher.add(running, done)
 
     async def _end(self, running: Running, done: Done, answer: Outcome | Exception) -> None:
         """See a success to its end that was not plainly accepted, or that others are to hear of."""
@@ -179,7 +183,7 @@ class Lives:
 
     def _let_go(self, running: Running) -> None:
         self.running.discard(running)
-        running.ctx = None  # which knows it too: nothing is left for the garbage collector to find
+        running.ctx = running.runner = None  # which know it too: nothing is left for the garbage collector to find
 
     def _terms(self, job: Job) -> Terms:
         """What is common to the jobs of this one's claim and type."""

@@ -20,6 +20,10 @@ from typing import Any
 from tenure.worker.running import Running
 
 
+#: So many runners at the most begin in one turn of the loop.
+_MOST_AT_ONCE = 256
+
+
 class Relay:
     """Begins lives and sees them through."""
 
@@ -32,7 +36,9 @@ class Relay:
         self._waiting: deque[Running] = deque()
         #: The life that has begun and has not yet been seen to wait.
         self._ahead: Running | None = None
-        self._is_called = self._is_watched = False
+        #: Runners that were called and have not begun; and how many may be, which grows while lives are seen to wait.
+        self._called, self._wanted = 0, 1
+        self._is_watched = False
         self.tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, lives: Iterable[Running]) -> None:
@@ -41,29 +47,31 @@ class Relay:
         self._call()
 
     def _call(self) -> None:
-        """Call the next runner, if there is anything to run."""
-        if self._waiting and not self._is_called:
-            self._is_called = True
+        """Call the next runner, or the next ones, if there is anything to run."""
+        while self._called < min(self._wanted, len(self._waiting)):
+            self._called += 1
             task = self._loop.create_task(self._run(), context=self._context.copy())
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
     async def _run(self) -> None:
-        self._is_called = False
+        self._called -= 1
         task = asyncio.current_task()
         assert task is not None
         while self._waiting:
+            if self._ahead is not None:  # another runner's: it has let go of the loop, so it waits
+                self._ahead.waits()
             running = self._ahead = self._waiting.popleft()
             running.runner = task
             if not self._is_watched:
                 self._is_watched = True
                 self._loop.call_soon(self._watch)
             await self._live(running)
-            if self._ahead is not running:
-                return  # it has waited: others went on meanwhile
+            if running.is_waiting:
+                return  # others have gone on meanwhile
+            self._ahead, self._wanted = None, 1
             if task.cancelling() or getattr(task, "_must_cancel", False) or not self._is_clean():
                 break
-        self._ahead = None
         self._call()
 
     def _is_clean(self) -> bool:
@@ -77,4 +85,5 @@ class Relay:
         running, self._ahead = self._ahead, None
         if running is not None:
             running.waits()
+            self._wanted = min(2 * self._wanted, _MOST_AT_ONCE)
         self._call()

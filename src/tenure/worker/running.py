@@ -53,8 +53,8 @@ class Running:
         self.expires = asked + terms.lease_s
         self.until = self.expires + longest_s
         self.plan_beat(asked)
-        #: The asyncio task in which it lives, from when that begins.
-        self.runner: asyncio.Task[None]
+        #: The asyncio task in which it lives.
+        self.runner: asyncio.Task[None] | None = None
         self.ctx: Context | None = None
         #: What its handler left behind, for those who hear of its end.
         self.context: contextvars.Context | None = None
@@ -91,6 +91,7 @@ class Running:
     def begins(self, interrupt: Callable[[], Any]) -> None:
         """Its handler begins, and can be interrupted so."""
         self.interrupt, self.is_handling, self.began = interrupt, True, time.monotonic()
+        self.until = self.began + self.terms.lease_s + self.longest_s
         if self.is_waiting:
             self.waits()
 

@@ -1,0 +1,187 @@
+"""Bugs in the short ways: `postgres/queries/succeed.sql`, the marks of a claim, jobs that are taken to be alike."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_SUCCEED = "postgres/queries/succeed.sql"
+_INTAKE = "intake.py"
+_STATES = "postgres/test_short_way.py::test_of_every_state_the_short_way_says_and_does_what_the_gate_does"
+_DURING = (
+    "postgres/test_short_way_waits.py::test_what_ran_out_during_the_wait_for_a_row_is_not_revived_by_the_short_way"
+)
+_DIFFERS = "postgres/test_enqueue_alike.py::test_a_job_that_differs_in_anything_else_is_made_as_it_was_asked_for"
+_BEATS = """
+          or coalesce(held.last_heartbeat_at + :missed::integer * coalesce(held.heartbeat_ms, :heartbeat_ms::integer)
+                      * interval '1 millisecond' < t, false)"""
+
+MUTANTS = (
+    Mutant(
+        "success-by-any-token",
+        "The short way does not look at the holder's token",
+        _SUCCEED,
+        " and job.lease_token = asked.token",
+        "",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "success-of-an-earlier-claim",
+        "The short way does not look at the claim's number",
+        _SUCCEED,
+        " and job.claims = asked.claims",
+        "",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "success-after-forfeit",
+        "The short way ends a job well whose lease ran out and is forfeited",
+        _SUCCEED,
+        "coalesce(held.lease_expires_at < t, false)\n          or ",
+        "",
+        (f"{_STATES}[strict]",),
+    ),
+    Mutant(
+        "success-after-missed-beats",
+        "The short way ends a job well whose holder missed its beats",
+        _SUCCEED,
+        _BEATS,
+        "",
+        (f"{_STATES}[strict]",),
+    ),
+    Mutant(
+        "beats-of-the-contract",
+        "The short way counts missed beats by the contract's interval where the job's type has its own",
+        _SUCCEED,
+        "coalesce(held.heartbeat_ms, :heartbeat_ms::integer)",
+        ":heartbeat_ms::integer",
+        (f"{_STATES}[strict]",),
+    ),
+    Mutant(
+        "short-way-for-the-late-everywhere",
+        "The short way leaves late holders to the gate although expiry forfeits nothing",
+        _SUCCEED,
+        "and not (:forfeits::boolean and (",
+        "and not ((",
+        ("postgres/test_short_way.py::test_holders_that_are_late_but_have_forfeited_nothing_need_no_gate",),
+    ),
+    Mutant(
+        "short-way-while-undoing",
+        "The short way ends a job well that has failed and whose effects are being undone",
+        _SUCCEED,
+        "pending is null and ",
+        "",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "short-way-with-effects",
+        "The short way takes a job whose effects the gate would note in the log",
+        _SUCCEED,
+        " and undoable is null",
+        "",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "success-from-anywhere",
+        "The short way does not look at the state from which the job would succeed",
+        _SUCCEED,
+        " and state = any (:path_source::text[])",
+        "",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "success-under-any-version",
+        "The short way moves a job of another version of its contract",
+        _SUCCEED,
+        "contract = :contract::text and version = :version::text and state",
+        "contract = :contract::text and state",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "success-under-any-contract",
+        "The short way moves a job of another contract",
+        _SUCCEED,
+        "contract = :contract::text and version = :version::text and state",
+        "version = :version::text and state",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "success-by-an-old-clock",
+        "The short way reads the clock before it waits for the row: what ran out meanwhile counts as alive",
+        _SUCCEED,
+        "clock_timestamp() as t\n        from locked",
+        "now() as t\n        from locked",
+        (f"{_DURING}[lease]", f"{_DURING}[beats]"),
+    ),
+    Mutant(
+        "success-without-a-lock",
+        "The short way judges a row that it has not locked",
+        _SUCCEED,
+        "undoable is null\n        for update\n",
+        "undoable is null\n",
+        (f"{_DURING}[lease]",),
+    ),
+    Mutant(
+        "success-not-logged",
+        "The short way writes no log row",
+        _SUCCEED,
+        "    from gone\n)\nselect n",
+        "    from gone\n    where false\n)\nselect n",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "success-logged-back-in-time",
+        "The short way logs by the clock although that stepped back",
+        _SUCCEED,
+        "greatest(t, held.updated_at + interval '1 microsecond') as ts",
+        "t as ts",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "result-lost",
+        "The short way forgets the result",
+        _SUCCEED,
+        "last_error, given, progress",
+        "last_error, null::jsonb, progress",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "results-mixed-up",
+        "The short way gives the results of a batch to its jobs in the order in which they were named",
+        "postgres/gate.py",
+        "_at(results, turn)",
+        "_at(results, range(len(turn)))",
+        ("postgres/test_short_way.py::test_each_job_of_a_batch_gets_its_own_result",),
+    ),
+    Mutant(
+        "mark-passed-by",
+        "`>` for `>=`: what is due at the very moment of the mark is not looked at",
+        "postgres/queries/claim.sql",
+        "coalesce(due_at, '-infinity') >= lane.since",
+        "coalesce(due_at, '-infinity') > lane.since",
+        ("postgres/test_marked_claims.py::test_jobs_that_are_due_at_the_moment_of_the_mark_come_next",),
+    ),
+    Mutant(
+        "alike-of-any-tenant",
+        "Jobs of several tenants count as alike, and all go to the first one's",
+        _INTAKE,
+        " and job.tenant_id is tenant",
+        "",
+        (f"{_DIFFERS}[4-tenant_id]",),
+    ),
+    Mutant(
+        "alike-whenever-due",
+        "A job that is to wait counts as alike, and is due at once",
+        _INTAKE,
+        " and job.delay_ms is None",
+        "",
+        (f"{_DIFFERS}[2-delay_ms]",),
+    ),
+    Mutant(
+        "alike-with-a-key",
+        "A job with a key counts as alike, and is made again by each repeat",
+        _INTAKE,
+        " and job.key is None",
+        "",
+        (f"{_DIFFERS}[0-key]",),
+    ),
+)
