@@ -19,7 +19,6 @@ from typing import Any
 
 from tenure.worker.running import Running
 
-
 #: So many runners at the most begin in one turn of the loop.
 _MOST_AT_ONCE = 256
 
