@@ -31,7 +31,7 @@ def setup(address: str) -> None:
 
 def work(address: str) -> None:
     """Run a worker, on its own uvloop."""
-    application(address).run_worker(concurrency=1_000)
+    application(address).run_worker(concurrency=2_000)
 
 
 @asynccontextmanager
