@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from tenure import intake
+from tenure.bulk import Bulk, Make
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, ConnectionLost, JobFailed, JobNotFound
 from tenure.job import Job, NewJob
@@ -141,49 +142,22 @@ class App:
     ) -> list[int]:
         """Make jobs of any number of calls, batch by batch; their ids. `progress` is told how many are made so far."""
         intake.whole("batch", batch, 1, intake.MAX_BATCH)
-        ids: list[int] = []
-        waiting: list[NewJob] = []
-
-        under_way: asyncio.Task[list[int]] | None = None
-
-        async def send() -> None:
-            """Make ready what waits while the batch before is under way; one at a time, in their order."""
-            nonlocal under_way, waiting
-            make = await self._ready_to_make(waiting)
-            await answered()
-            under_way, waiting = asyncio.create_task(make()), []
-            await asyncio.sleep(0)
-
-        async def answered() -> None:
-            nonlocal under_way
-            if under_way is not None:
-                sent, under_way = under_way, None
-                ids.extend(await sent)
-                if progress is not None:
-                    progress(len(ids))
-
+        bulk, waiting = Bulk(self._ready_to_make, progress), list[NewJob]()
         try:
             async for call in _each(calls):
                 if not isinstance(call, Call):
                     raise BadInput(f"enqueue_many takes task.call(…), not {call!r}")
                 waiting.append(call.job)
                 if len(waiting) == batch:
-                    await send()
+                    await bulk.send(waiting)
+                    waiting = []
             if waiting:
-                await send()
-            await answered()
+                await bulk.send(waiting)
+            await bulk.answered()
         except BaseException as error:
-            if under_way is not None:
-                if isinstance(error, asyncio.CancelledError):
-                    under_way.cancel()
-                try:
-                    await answered()
-                except (Exception, asyncio.CancelledError) as other:
-                    error.add_note(f"the batch before was not made: {other!r}")
-            if ids:
-                error.add_note(f"{len(ids)} jobs were made before that, the first as {ids[0]}, the last as {ids[-1]}")
+            await bulk.give_up(error)
             raise
-        return ids
+        return bulk.ids
 
     @overload
     async def result(self, job: Ticket[R], *, timeout: float | None = None) -> R: ...
@@ -313,7 +287,7 @@ class App:
         job_id = await through(self.middleware, job, make)
         return Ticket(job_id, answers[-1].made if answers else False)
 
-    async def _ready_to_make(self, jobs: Sequence[NewJob]) -> Callable[[], Coroutine[Any, Any, list[int]]]:
+    async def _ready_to_make(self, jobs: Sequence[NewJob]) -> Make:
         """What makes these jobs, which are checked by now."""
         local = await self._local()
         if self.middleware:

@@ -11,11 +11,10 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
 from tenure import intake
-from tenure.contract import Contract
 from tenure.errors import BadInput, Busy, Refused, StaleLease, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
@@ -24,17 +23,16 @@ from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.postgres import notes, operators, verbs
 from tenure.postgres.audit import Audit
 from tenure.postgres.engine import Engine, ask
-from tenure.postgres.enqueue import Order, enqueue, is_lone
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
 from tenure.postgres.letters import Letters
 from tenure.postgres.listing import Page, Wanted, find, tally
 from tenure.postgres.machine import Machine
+from tenure.postgres.making import Prepared, make, prepare
 from tenure.postgres.queues import Queues
 from tenure.postgres.statement import Plan, carried
 from tenure.postgres.types import Types
 from tenure.postgres.verbs import Taking
-from tenure.postgres.wake import due
 from tenure.postgres.watch import Watch
 
 T = TypeVar("T")
@@ -50,15 +48,6 @@ class Stranger(NamedTuple):
     type: str
     contract: str
     waited_s: float
-
-
-class Prepared(NamedTuple):
-    """Jobs that were checked and written out: which go together, and how they are asked for."""
-
-    jobs: Sequence[NewJob]
-    places: Sequence[Sequence[int]]
-    orders: Sequence[Order]
-    created_by: str | None
 
 
 class Store:
@@ -118,57 +107,11 @@ class Store:
 
     async def prepare(self, jobs: Sequence[NewJob], *, created_by: str | None = None) -> Prepared:
         """Check jobs and write them out, so that `make` has nothing left to do but to make them."""
-        if created_by is not None:
-            intake.name("created_by", created_by)
-        groups: dict[tuple[str, str | None], Sequence[int]] = {}
-        if alike := intake.are_alike(jobs):
-            groups[jobs[0].contract, jobs[0].version] = range(len(jobs))
-        else:
-            for n, job in enumerate(jobs):
-                if not isinstance(job, NewJob):
-                    raise BadInput(f"job {n + 1} of {len(jobs)}: give a NewJob, not {job!r}")
-                places = groups.setdefault((job.contract, job.version), [])
-                cast("list[int]", places).append(n)
-        orders = []
-        for group, places in groups.items():  # every job is checked before any is written
-            machine = await self._engine.machine(*group)
-            payloads = self._checked(machine.contract, jobs, places, alike=alike)
-            orders.append(Order(machine, jobs if alike else [jobs[n] for n in places], payloads, alike))
-        return Prepared(jobs, list(groups.values()), orders, created_by)
+        return await prepare(self._engine, jobs, self._max_bytes, created_by)
 
     async def make(self, prepared: Prepared) -> list[Enqueued | Refused]:
         """Make the jobs that were prepared, once; answers in the order asked."""
-        jobs, groups, orders, created_by = prepared
-        answers: list[Any] = [None] * len(jobs)
-        word = self._engine.wakeups.along(jobs[0]) if is_lone(orders) else None
-        made = await self._engine.extending(lambda: enqueue(orders, created_by, word)) if orders else []
-        if len(made) == 1:
-            answers = list(made[0])
-        else:
-            for places, part in zip(groups, made, strict=True):
-                for n, answer in zip(places, part, strict=True):
-                    answers[n] = answer
-        if word is None and self._engine.wakeups.on:  # listeners hear of what can be claimed; nobody waits for it
-            some = jobs[:1] if all(order.alike for order in orders) else jobs
-            fresh = (job for job, one in zip(some, answers, strict=False) if isinstance(one, Enqueued) and one.made)
-            self._engine.wakeups.want(due(fresh))
-        return answers
-
-    def _checked(self, contract: Contract, jobs: Sequence[NewJob], places: Sequence[int], *, alike: bool) -> list[str]:
-        """The payloads of these jobs as JSON; of jobs that are alike only the first is looked at beyond that."""
-        n = 0
-        try:
-            payloads = [intake.new_job(contract, jobs[n := places[0]], self._max_bytes)]
-            for n in places[1:]:
-                if alike:
-                    payloads.append(intake.document("payload", jobs[n].payload, self._max_bytes))
-                else:
-                    payloads.append(intake.new_job(contract, jobs[n], self._max_bytes))
-        except BadInput as error:
-            if len(jobs) == 1:
-                raise
-            raise type(error)(f"job {n + 1} of {len(jobs)}: {error}") from None
-        return payloads
+        return await make(self._engine, prepared)
 
     async def due(self, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
         """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
