@@ -22,19 +22,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from bench.deep import lives, rows
 from bench.deep.chart import draw
 from bench.deep.pinned import pinned
 from bench.deep.section import Make, Section
 from bench.deep.workers import workers
-from bench.kernel import SETTINGS, one
+from bench.kernel import SETTINGS, migrated, one
 from tenure.embedded import Cluster
-from tenure.postgres.migrate import migrate
 
 #: Autovacuum would come when it likes, for tables that were just filled. Each section vacuums the hot table as upkeep
 #: does; `pinned` and `workers` run upkeep itself.
@@ -67,14 +66,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="tenure-depth-") as directory,
         Cluster(Path(directory), settings=_SERVER) as cluster,
     ):
-
-        def make(name: str) -> str:
-            with psycopg.connect(cluster.dsn, autocommit=True) as connection:
-                connection.execute(f"create database {name}".encode())
-            dsn = make_conninfo(cluster.dsn, dbname=name)
-            migrate(dsn)
-            return dsn
-
+        make = partial(migrated, cluster.dsn)
         with psycopg.connect(cluster.dsn) as connection:
             print(f"PostgreSQL {one(connection, 'show server_version')}, fsync on")
         for name in options.only or [*_SECTIONS, "pinned"]:

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -352,6 +353,15 @@ def show(report: dict[str, Any]) -> None:
     print(f"\nWAL: {report['wal_bytes']:,} bytes a life (batches of 500); PostgreSQL {report['postgres']}")
 
 
+def migrated(server: str, name: str) -> str:
+    """Make a database of this name with the schema in it; its address."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+    dsn = make_conninfo(server, dbname=name)
+    migrate(dsn)
+    return dsn
+
+
 def main() -> None:
     """Run on an embedded PostgreSQL of its own, with fsync on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -362,14 +372,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="tenure-bench-") as directory,
         Cluster(Path(directory), settings=SETTINGS) as cluster,
     ):
-
-        def make(name: str) -> str:
-            with psycopg.connect(cluster.dsn, autocommit=True) as connection:
-                connection.execute(f"create database {name}".encode())
-            dsn = make_conninfo(cluster.dsn, dbname=name)
-            migrate(dsn)
-            return dsn
-
+        make = partial(migrated, cluster.dsn)
         life = make("life")
         with psycopg.connect(life, autocommit=True) as connection:
             connection.execute(_BARE)

@@ -15,9 +15,9 @@ from tenure.job import NewJob
 from tenure.job_type import JobType
 from tenure.outcome import Enqueued
 from tenure.postgres import enqueue
-from tenure.postgres.statement import statement
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.postgres.asked import asked_by
 
 pytestmark = pytest.mark.core
 
@@ -33,14 +33,7 @@ OTHER: dict[str, Any] = {
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the statements that make jobs, as they are asked."""
-    names: list[str] = []
-
-    def told(name: str, *values: Any, **options: Any) -> Any:
-        names.append(name)
-        return statement(name, *values, **options)
-
-    monkeypatch.setattr(enqueue, "statement", told)
-    return names
+    return asked_by(enqueue, monkeypatch)
 
 
 def columns(db: Harness, made: list[Any]) -> list[dict[str, Any]]:

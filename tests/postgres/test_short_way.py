@@ -15,9 +15,9 @@ from tenure.errors import Busy, InvalidTransition, Refused, StaleLease
 from tenure.job import Held, Job, NewJob
 from tenure.outcome import Moved, Outcome
 from tenure.postgres import connect, gate
-from tenure.postgres.statement import statement
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.postgres.asked import asked_by
 from tests.postgres.short_way import CASES, SHORT, STRICT, prepared, seen, through_the_gate_alone
 from tests.races.conftest import arena, file_arena, file_dsn
 from tests.races.sessions import Arena, now
@@ -32,14 +32,7 @@ CONTRACTS = pytest.mark.parametrize("contract", [*SHORT, "strict"])
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the statements that successes ask for, as they are asked."""
-    names: list[str] = []
-
-    def told(name: str, *values: Any, **options: Any) -> Any:
-        names.append(name)
-        return statement(name, *values, **options)
-
-    monkeypatch.setattr(gate, "statement", told)
-    return names
+    return asked_by(gate, monkeypatch)
 
 
 async def chosen(store: Store, contract: str) -> str:
