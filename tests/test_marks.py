@@ -71,6 +71,7 @@ def test_where_the_beginning_is_dear_the_mark_is_believed_for_ten_times_as_long_
 
     beginning(0.001)
     beginning(3.0)
+    clock.now += 0.02
     assert marks.begin() == {}, "one that took long may be anybody's stall"
     beginning(2.0)
     beginning(3.0)
@@ -85,9 +86,22 @@ def test_where_the_beginning_is_dear_the_mark_is_believed_for_ten_times_as_long_
     assert marks.begin() == {}, "half a minute is the longest"
 
 
+def test_who_hears_of_something_due_begins_at_the_beginning() -> None:
+    clock = Clock()
+    marks = Marks(clock)
+    for _ in range(2):
+        clock.now += 100
+        marks.begin()
+        clock.now += 2.0
+        marks.end([job(1)], 1)
+    assert marks.begin() != {}
+    marks.anew()
+    assert marks.begin() == {}
+
+
 def test_a_claim_that_finds_nothing_begins_anew_at_once_unless_that_is_very_dear() -> None:
     clock = Clock()
-    for took, anew in ((0.3, True), (2.0, False)):
+    for took, anew in ((0.004, True), (0.3, False)):
         marks = Marks(clock)
         for _ in range(2):
             clock.now += 100

@@ -55,7 +55,11 @@ class Local:
 
     async def due(self, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
         """Which of these contracts have something to claim from these queues now."""
-        return await self.store.due(contracts, queues)
+        found = await self.store.due(contracts, queues)
+        for contract in found:
+            if (marks := self._marks.get((contract, tuple(queues)))) is not None:
+                marks.anew()
+        return found
 
     async def claim(
         self,

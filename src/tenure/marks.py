@@ -6,7 +6,7 @@ last due time that was taken from a lane (a queue's priority).
 
 A job may come to lie before the mark: its transaction took long, or it was handed back. So a mark is believed only
 while claims come back full, and for half a second; except where beginning at the beginning has become dear, then for
-ten times as long as that took, half a minute at the most.
+ten times as long as that took, half a minute at the most, or until a poll finds something, which begins there too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from datetime import datetime
 from tenure.job import Job
 
 _LONGEST_S = 0.5
-#: Beginning at the beginning may take this share of the time; so long is what any claim may take.
-_SHARE = 0.1
-_DEAR_S = _SHARE * _LONGEST_S
-#: From here on not even a claim that found nothing begins anew at once; and no mark is believed for longer than that.
-_VERY_DEAR_S, _LONGEST_REST_S = 1.0, 30.0
+#: Beginning at the beginning may take this share of the time, and no mark is believed for longer than that.
+_SHARE, _LONGEST_REST_S = 0.1, 30.0
+#: Up to here a claim that found nothing begins anew at once. Each job that it takes may take so long besides.
+_CHEAP_S, _EACH_S = 0.005, 0.00005
 
 
 class Marks:
@@ -44,6 +43,10 @@ class Marks:
         self._rests_until = 0.0
         return True
 
+    def anew(self) -> None:
+        """Somebody who looked from the beginning says that something is due: the next claim begins there."""
+        self._was_full, self._rests_until = False, 0.0
+
     def begin(self) -> dict[str, list[str | None]]:
         """A claim begins: queue → for each priority where, or nothing where it is to begin at the beginning."""
         now = self._asked = self._now()
@@ -58,10 +61,10 @@ class Marks:
         """It ended with these jobs, in the order in which they stand in the index."""
         now = self._now()
         if self._from_the_beginning:
-            took = now - self._asked
+            took = max(0.0, now - self._asked - _EACH_S * len(jobs))
             cost, self._took = min(took, self._took), took  # the less of the last two: one may be anybody's stall
-            self._is_dear = cost > _VERY_DEAR_S
-            self._rests_until = now + (min(cost / _SHARE, _LONGEST_REST_S) if cost > _DEAR_S else 0.0)
+            self._is_dear = cost > _CHEAP_S
+            self._rests_until = now + min(cost / _SHARE, _LONGEST_REST_S)
         self._was_full = len(jobs) >= limit
         if not jobs:
             return
