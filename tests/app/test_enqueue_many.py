@@ -13,7 +13,8 @@ import pytest_asyncio
 from tenure.app import App
 from tenure.errors import BadInput, IdempotencyConflict
 from tenure.middleware import Middleware
-from tenure.postgres.store import Prepared, Store
+from tenure.postgres.making import Prepared
+from tenure.postgres.store import Store
 from tenure.task import Call
 from tests.harness import Harness
 from tests.worker.working import quick, until
