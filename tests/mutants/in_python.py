@@ -85,8 +85,8 @@ MUTANTS = (
         "spent-claim-key-free",
         "A claim key whose jobs are finished wins others",
         _VERBS,
-        "    if used and not rows:\n        raise StaleLease(None)\n",
-        "",
+        "    return {key: held.get(key, StaleLease(None)) for key in used}\n",
+        "    return held\n",
         ("contracts/test_reliability_claims.py::test_a_claim_key_of_a_finished_job_wins_nothing_more",),
     ),
     Mutant(

@@ -154,8 +154,8 @@ async def test_key_stays_spent_when_a_repeat_finishes_the_job_before_the_first_c
     key, registry = uuid4(), Registry()
     with psycopg.connect(engine_dsn(dsn), autocommit=True) as engine:
         run_sync(engine, registry.load())
-        taking = Taking(key, "w", 30_000, repeatable=True, installation=registry.installation)
-        slow = claim_by_id(registry.versions("standard"), [first_id], taking)
+        taking = Taking(key, "w", 1, 30_000, repeatable=True, installation=registry.installation)
+        slow = claim_by_id(registry.versions("standard"), [first_id], [taking])
         step = slow.send(answered(engine, next(slow)))  # the move was made; its answer is still on the way
         (job,) = await store.claim_by_id([first_id], worker="w", claim_key=key)
         assert isinstance(job, Job)

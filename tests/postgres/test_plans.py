@@ -79,7 +79,8 @@ class Planner:
             "limit": limit,
             "marks": {},
         }
-        return statement("claim", {**machine.claim, **taking}, parts=("reclaiming",) * machine.reclaims)
+        parts = ("reclaiming",) * machine.reclaims + ("alone",)
+        return statement("claim", {**machine.claim, **taking}, parts=parts)
 
     def move(self, verb: str, ids: list[int]) -> Statement:
         """A holder's move, or upkeep's."""

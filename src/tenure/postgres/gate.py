@@ -33,11 +33,14 @@ class Batch:
     delays: Sequence[int | None] | None = None
     notes: Sequence[str | None] | None = None
     keys: Sequence[str | None] | None = None
+    #: Of a claim by id, for each job: under which key, and for whom.
+    claim_keys: Sequence[UUID] | None = None
+    owners: Sequence[str] | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts of a statement that this batch needs."""
-        return () if self.keys is None else ("keyed",)
+        return ("keyed",) * (self.keys is not None) + ("taking",) * (self.claim_keys is not None)
 
     def values(self, turn: Sequence[int], verb: str) -> dict[str, Any]:
         """The parameters of the jobs at these places. unnest pads a shorter array with NULL: no fact, no array."""
@@ -51,6 +54,8 @@ class Batch:
             "notes": _at(self.notes, turn),
             "keys": _at(self.keys, turn),
             "hashes": [] if self.keys is None else [self.fingerprint(n, verb) for n in turn],
+            "claim_keys": _at(self.claim_keys, turn),
+            "owners": _at(self.owners, turn),
         }
 
     def proofs(self, turn: Sequence[int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from tenure import intake
@@ -20,8 +20,9 @@ from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.marks import Marks
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
-from tenure.postgres import notes, operators, verbs
+from tenure.postgres import claiming, notes, operators, verbs
 from tenure.postgres.audit import Audit
+from tenure.postgres.claiming import Claimer, Stranger
 from tenure.postgres.engine import Engine, ask
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
@@ -32,22 +33,12 @@ from tenure.postgres.making import Prepared, make, prepare
 from tenure.postgres.queues import Queues
 from tenure.postgres.statement import Plan, carried
 from tenure.postgres.types import Types
-from tenure.postgres.verbs import Taking
 from tenure.postgres.watch import Watch
 
 T = TypeVar("T")
 #: Idempotency keys of a batch, one per job, or none at all.
 Keys = Sequence[str | None] | None
 _HANDED_BACK = '{"type": "HandedBack", "message": "handed back unfinished", "code": "HANDED_BACK"}'
-
-
-class Stranger(NamedTuple):
-    """A due job of a type that its finder does not know."""
-
-    id: int
-    type: str
-    contract: str
-    waited_s: float
 
 
 class Store:
@@ -115,14 +106,11 @@ class Store:
 
     async def due(self, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
         """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
-        values = {"contracts": list(contracts), "queues": list(queues)}
-        return [name for (name,) in await self._engine.run(lambda: ask("due", values))]
+        return await claiming.due(self._engine, contracts, queues)
 
     async def strangers(self, contracts: Sequence[str], queues: Sequence[str], known: Sequence[str]) -> list[Stranger]:
         """Jobs of these contracts and queues that are due, of other types than these; locks nothing."""
-        values = {"contracts": list(contracts), "queues": list(queues), "known": list(known)}
-        rows = await self._engine.run(lambda: ask("strangers", values))
-        return [Stranger(job_id, kind, contract, float(waited)) for job_id, kind, contract, waited in rows]
+        return await claiming.strangers(self._engine, contracts, queues, known)
 
     async def claim(
         self,
@@ -134,27 +122,32 @@ class Store:
         claim_key: UUID | str | None = None,
         lease_ms: int | None = None,
         types: Sequence[str] | None = None,
+        tenant: str | None = None,
         marks: Marks | None = None,
     ) -> list[Job]:
         """Take due jobs, of these types or of any; with marks, which are one caller's, beginning where it last ended.
 
         The same claim key again: the same jobs, while they are held, else a stale lease.
         """
-        if isinstance(queues, str) or not queues:
-            raise BadInput(f"name at least one queue, in a list of queues, not {queues!r}")
-        for queue in queues:
-            intake.name("queue", queue)
-        intake.whole("limit", limit, 1, intake.MAX_BATCH)
-        versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
-        marks = marks or Marks()
-        while True:
-            since = marks.begin()
-            jobs: list[Job] = await self._engine.run(
-                lambda since=since: verbs.claim(versions, queues, limit, taking, types, since)  # type: ignore[misc]
+        claimer = Claimer(worker, limit, claim_key)
+        return _only(
+            await claiming.claim(
+                self._engine, contract, queues, [claimer], types=types, tenant=tenant, lease_ms=lease_ms, marks=marks
             )
-            marks.end(jobs, limit)
-            if jobs or not since or not marks.nothing():
-                return jobs
+        )
+
+    async def claim_together(
+        self,
+        contract: str,
+        queues: Sequence[str],
+        claimers: Sequence[Claimer],
+        *,
+        types: Sequence[str] | None = None,
+        tenant: str | None = None,
+        marks: Marks | None = None,
+    ) -> list[list[Job] | Refused]:
+        """Take due jobs for callers who ask at the same time, with keys that differ; what each of them got."""
+        return await claiming.claim(self._engine, contract, queues, claimers, types=types, tenant=tenant, marks=marks)
 
     async def claim_by_id(
         self,
@@ -166,11 +159,12 @@ class Store:
         lease_ms: int | None = None,
     ) -> list[Job | Refused]:
         """Take these jobs, or say of each why not."""
-        intake.whole("number of ids", len(ids), 0, intake.MAX_BATCH)
-        for job_id in ids:
-            intake.whole("id", job_id, 1, intake.MAX_ID)
-        versions, taking = await self._taking(contract, worker, claim_key, lease_ms)
-        return await self._engine.run(lambda: verbs.claim_by_id(versions, ids, taking))
+        claimers = [Claimer(worker, 1, uuid4() if claim_key is None else claim_key, claim_key is not None)] * len(ids)
+        return await claiming.claim_by_id(self._engine, contract, ids, claimers, lease_ms=lease_ms)
+
+    async def claim_each(self, contract: str, ids: Sequence[int], claimers: Sequence[Claimer]) -> list[Job | Refused]:
+        """Take these jobs, each for a claimer of its own, or say of each why not."""
+        return await claiming.claim_by_id(self._engine, contract, ids, claimers)
 
     async def claim_one_job(
         self,
@@ -190,19 +184,6 @@ class Store:
             if job.lease_owner != worker:  # the key is another worker's, and so is what it won
                 raise StaleLease(job.id, held_by=job.lease_owner, since=job.started_at)
         return jobs[0] if jobs else None
-
-    async def _taking(
-        self, contract: str, worker: str, claim_key: UUID | str | None, lease_ms: int | None
-    ) -> tuple[list[Machine], Taking]:
-        machine = await self._engine.machine(contract)
-        taking = Taking(
-            key=uuid4() if claim_key is None else intake.token(claim_key),
-            worker=intake.name("worker", worker),
-            lease_ms=intake.lease_ms(machine.contract, lease_ms),
-            repeatable=claim_key is not None,
-            installation=self._engine.registry.installation,
-        )
-        return self._engine.registry.versions(contract), taking
 
     async def start(self, held: Held, *, key: str | None = None) -> Moved | None:
         """Say that the handler begins; None under a contract without that step."""

@@ -31,10 +31,11 @@ _log = logging.getLogger("tenure")
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """Who claims, for how long, and under which key; a key that the caller gave can be asked with again."""
+    """Who claims, how many at the most, for how long, and under which key; one that can be asked with again, or not."""
 
     key: UUID
     worker: str
+    limit: int
     lease_ms: int | None
     repeatable: bool
     installation: str
@@ -43,54 +44,80 @@ class Taking:
         """A row as a job."""
         return Job._make((*row, self.installation))
 
-    def values(self) -> dict[str, Any]:
-        """The parameters that a claim has in common with a claim by id."""
-        return {"claim_key": self.key, "owner": self.worker, "lease_ms": self.lease_ms}
-
 
 def claim(
     versions: Sequence[Machine],
     queues: Sequence[str],
-    limit: int,
-    taking: Taking,
+    sharers: Sequence[Taking],
+    *,
     types: Sequence[str] | None = None,
+    tenant: str | None = None,
     since: Mapping[str, Any] | None = None,
-) -> Plan[list[Job]]:
-    """Take due jobs under one new lease each, from the marks of their lanes on.
+) -> Plan[list[list[Job] | Refused]]:
+    """Take due jobs under one new lease each, from the marks of their lanes on, and deal them out to who asks for them.
 
-    With a repeatable key, a second call gets the same jobs.
+    With a repeatable key, a second call gets the same jobs, or is refused where none of them is held any more.
     """
-    machine = versions[-1]  # all versions claim in the same way
+    machine, first = versions[-1], sharers[0]  # all versions claim in the same way
+    limit = sum(taking.limit for taking in sharers)
     yield from _close_expired(versions, limit, queues=queues)
-    values = {**machine.claim, **taking.values(), "queues": list(queues), "limit": limit, "marks": since or {}}
-    parts = ("reclaiming",) * machine.reclaims
-    if types is not None:
-        values, parts = {**values, "types": list(types)}, (*parts, "typed")
-    rows = yield statement("claim", values, parts=parts)
-    if not rows and taking.repeatable:
-        return (yield from _repeat(machine, taking))
-    name, owner, key, made_by = machine.contract.name, taking.worker, taking.key, taking.installation
-    return [
-        # Its start is its last move; it has neither an end nor a result.
-        Job._make(
-            (row[0], name, *row[1:13], owner, *row[13:17], row[16], None, *row[17:23], None, *row[23:25], key, made_by)
+    values = {
+        **machine.claim, "queues": list(queues), "limit": limit, "marks": since or {}, "lease_ms": first.lease_ms,
+        "types": types, "tenant": tenant,
+    }  # fmt: skip
+    parts = ("reclaiming",) * machine.reclaims + ("typed",) * (types is not None) + ("tenanted",) * (tenant is not None)
+    won: dict[UUID, list[Job]] = {taking.key: [] for taking in sharers}
+    if len(sharers) == 1:
+        rows = yield statement(
+            "claim", {**values, "claim_key": first.key, "owner": first.worker}, parts=(*parts, "alone")
         )
-        for row in rows
-    ]
+        won[first.key] = [_claimed(row, machine, first.worker, first.key, first.installation) for row in rows]
+    else:
+        values |= {
+            "claim_keys": [taking.key for taking in sharers],
+            "owners": [taking.worker for taking in sharers],
+            "wants": [taking.limit for taking in sharers],
+        }
+        rows = yield statement("claim", values, parts=(*parts, "shared"))
+        for *row, key, owner in rows:
+            won[key].append(_claimed(row, machine, owner, key, first.installation))
+    unsure = [taking for taking in sharers if taking.repeatable and not won[taking.key]]
+    if not unsure:
+        return [won[taking.key] for taking in sharers]
+    again = yield from _repeat(machine, unsure)
+    return [again.get(taking.key, won[taking.key]) for taking in sharers]
 
 
-def claim_by_id(versions: Sequence[Machine], ids: Sequence[int], taking: Taking) -> Plan[list[Job | Refused]]:
-    """Take these jobs, waiting for their rows; each that cannot be had says why."""
+def _claimed(row: Sequence[Any], machine: Machine, owner: str, key: UUID, made_by: str) -> Job:
+    """A job that was claimed just now: its start is its last move; it has neither an end nor a result."""
+    name = machine.contract.name
+    return Job._make(
+        (row[0], name, *row[1:13], owner, *row[13:17], row[16], None, *row[17:23], None, *row[23:25], key, made_by)
+    )
+
+
+def claim_by_id(
+    versions: Sequence[Machine], ids: Sequence[int], takings: Sequence[Taking]
+) -> Plan[list[Job | Refused]]:
+    """Take these jobs, each for its taker, waiting for their rows; each that cannot be had says why."""
     machine = versions[-1]
-    asked = list(dict.fromkeys(ids))
-    yield from _close_expired(versions, len(asked), ids=asked)
-    moved = yield from move(machine, "claim", Batch(asked), {**taking.values(), "actor": taking.worker})
-    outcomes = dict(zip(asked, moved, strict=True))
-    rows = yield statement("held", {**machine.claim, "claim_key": taking.key})
-    won = {each.id: each for each in map(taking.job, rows)}
+    asked = list(dict.fromkeys(zip(ids, takings, strict=True)))
+    jobs = [job_id for job_id, _ in asked]
+    yield from _close_expired(versions, len(jobs), ids=list(dict.fromkeys(jobs)))
+    keys = [taking.key for _, taking in asked]
+    batch = Batch(jobs, claim_keys=keys, owners=[taking.worker for _, taking in asked])
+    moved = yield from move(machine, "claim", batch, {"lease_ms": takings[0].lease_ms})
+    outcomes = dict(zip(zip(jobs, keys, strict=True), moved, strict=True))
+    rows = yield statement("held", {**machine.claim, "claim_keys": keys, "ids": jobs}, parts=("named",))
+    won = {(job.id, job.lease_token): job for job in map(takings[0].job, rows)}
+    winners = {token for _, token in won}
     # Nothing moved and nothing is held: was the key used before, and what it won lost since?
-    used = taking.repeatable and not won and bool((yield statement("claim_used", {"claim_key": taking.key})))
-    return [won.get(job_id) or _not_won(job_id, outcomes[job_id], used) for job_id in ids]
+    unsure = [taking.key for taking in dict.fromkeys(takings) if taking.repeatable and taking.key not in winners]
+    used = {key for (key,) in (yield statement("claim_used", {"claim_keys": unsure}))} if unsure else set()
+    return [
+        won.get(which) or _not_won(which[0], outcomes[which], which[1] in used)
+        for which in ((job_id, taking.key) for job_id, taking in zip(ids, takings, strict=True))
+    ]
 
 
 def _not_won(job_id: int, outcome: Outcome, used: bool) -> Refused:
@@ -109,21 +136,25 @@ def _close_expired(
             yield from reap(machine, limit, queues=queues, ids=ids)
 
 
-def _repeat(machine: Machine, taking: Taking) -> Plan[list[Job]]:
-    """What an earlier call with this key won and still holds; a stale lease when that is nothing."""
-    used = yield Atomic(_was_used(taking.key))
-    rows = yield statement("held", {**machine.claim, "claim_key": taking.key})
-    if used and not rows:
-        raise StaleLease(None)
-    return [taking.job(row) for row in rows]
+def _repeat(machine: Machine, takings: Sequence[Taking]) -> Plan[dict[UUID, list[Job] | Refused]]:
+    """What earlier calls with these keys won and still hold; a stale lease where that is nothing."""
+    used: set[UUID] = yield Atomic(_were_used([taking.key for taking in takings]))
+    if not used:
+        return {}
+    held: dict[UUID, list[Job] | Refused] = {}
+    rows = yield statement("held", {**machine.claim, "claim_keys": list(used)})
+    for job in map(takings[0].job, rows):
+        if job.lease_token is not None:
+            held.setdefault(job.lease_token, []).append(job)  # type: ignore[union-attr]
+    return {key: held.get(key, StaleLease(None)) for key in used}
 
 
-def _was_used(key: UUID) -> Plan[bool]:
-    """Whether a call with this key has won jobs; waits for one that is under way right now."""
-    if not (yield statement("spend_claim", {"claim_key": key})):
-        return True
-    yield statement("forget_claim", {"claim_key": key})
-    return False
+def _were_used(keys: Sequence[UUID]) -> Plan[set[UUID]]:
+    """With which of these keys calls have won jobs; waits for those that are under way right now."""
+    free = {key for (key,) in (yield statement("spend_claim", {"claim_keys": sorted(keys)}))}
+    if free:
+        yield statement("forget_claim", {"claim_keys": list(free)})
+    return set(keys) - free
 
 
 def finish(machine: Machine, verb: str, batch: Batch, *, skip_locked: bool = False) -> Plan[list[Outcome]]:

@@ -16,6 +16,7 @@ clock as materialized (
 asked as materialized (
     select :contract::text as contract, :path_source::text[] as sources,
            --typed: :types::text[] as types,
+           --tenanted: :tenant::text as tenant,
            array(
                select name from unnest(:queues::text[]) as name
                where name <> all (array(select queue.name from tenure.queue where paused_at is not null))
@@ -53,6 +54,7 @@ found as materialized (
         --reclaiming:       and claims < greatest(1, max_attempts + :extra::integer) + raises
         --reclaiming:       and cancel_requested_at is null
         --reclaiming:       --typed: and type = any (asked.types)
+        --reclaiming:       --tenanted: and tenant_id = asked.tenant
         --reclaiming:     limit (select :limit::bigint)
         --reclaiming:     for update skip locked
         --reclaiming: ) as expired
@@ -64,6 +66,7 @@ found as materialized (
               and coalesce(due_at, '-infinity') >= lane.since
               and (lease_expires_at is null or lease_expires_at < clock.t)
               --typed: and type = any (asked.types)
+              --tenanted: and tenant_id = asked.tenant
             order by coalesce(due_at, '-infinity'), id
             limit (select :limit::bigint)
             for update skip locked
@@ -71,19 +74,31 @@ found as materialized (
     ) as row
     limit (select :limit::bigint)
 ),
+-- Several callers may ask together, each with a key, a name and a number of its own: what was found is dealt out to them
+-- in their order. A key is spent by who gets a job with it; one that is not fresh leaves its part to the next claim.
+--shared: sharer as materialized (
+--shared:     select key, owner, sum(wants) over (order by n) - wants as below, sum(wants) over (order by n) as upto
+--shared:     from unnest(:claim_keys::uuid[], :owners::text[], :wants::bigint[]) with ordinality as s (key, owner, wants, n)
+--shared: ),
 fresh as (
     insert into tenure.claim (key)
-    select :claim_key::uuid where exists (select from found)
+    --alone: select :claim_key::uuid where exists (select from found)
+    --shared: select key from sharer where below < (select count(*) from found) order by key
     on conflict do nothing
     returning key
 ),
 -- The lease runs from the clock; the log's time also rises when the clock steps back.
 picked as materialized (
     select tid, t, greatest(t, clocked.updated_at + interval '1 microsecond') as ts, way.*,
+           --shared: key, owner,
            coalesce(:lease_ms::integer, ((select by_type from own) -> task ->> 0)::integer) as lease_ms,
            ((select by_type from own) -> task ->> 1)::integer as heartbeat_ms
     from (
-        select found.*, clock_timestamp() as t from found where exists (select from fresh)
+        --alone: select found.*, clock_timestamp() as t from found where exists (select from fresh)
+        --shared: select numbered.*, sharer.key, sharer.owner, clock_timestamp() as t
+        --shared: from (select found.*, row_number() over () as n from found) as numbered
+        --shared: join sharer on numbered.n > sharer.below and numbered.n <= sharer.upto
+        --shared: where sharer.key in (select key from fresh)
     ) as clocked
     cross join lateral (select * from path where path.source = clocked.state limit 1) as way
 ),
@@ -92,7 +107,8 @@ moved as (
     set state = picked.state, role = picked.role, claims = job.claims + 1, counter = job.counter + picked.bump,
         seq = job.seq + 1, updated_at = picked.ts, started_at = picked.ts,
         first_started_at = coalesce(job.first_started_at, picked.ts),
-        lease_token = :claim_key::uuid, lease_owner = :owner::text,
+        --alone: lease_token = :claim_key::uuid, lease_owner = :owner::text,
+        --shared: lease_token = picked.key, lease_owner = picked.owner,
         lease_expires_at = picked.t + coalesce(picked.lease_ms, :default_lease_ms::integer) * interval '1 millisecond',
         lease_ms = picked.lease_ms, heartbeat_ms = picked.heartbeat_ms, last_heartbeat_at = null
     from picked
@@ -103,11 +119,14 @@ moved as (
               job.type, job.tenant_id, job.priority, job.raises, job.payload, job.lease_expires_at, job.due_at,
               job.created_at, job.cancel_requested_at, job.idempotency_key, job.origin_letter, job.last_error,
               job.checkpoint, job.pending
+              --shared: , job.lease_token, job.lease_owner
 ),
 logged as (
     insert into tenure.event (job_id, ts, seq, claims, counter, max_attempts, contract, trigger, from_state, to_state,
                               actor, type, correlation_id, trace_id)
-    select id, updated_at, seq, claims, counter, max_attempts, :contract::text, trigger, source, state, :owner::text,
+    select id, updated_at, seq, claims, counter, max_attempts, :contract::text, trigger, source, state,
+           --alone: :owner::text,
+           --shared: lease_owner,
            event_type,
            case when event_type is not null then coalesce(correlation_id, md5((select by from made) || ':' || 'correlation:' || id)) end,
            case when event_type is not null then coalesce(trace_id, md5((select by from made) || ':' || 'trace:' || id)) end
@@ -117,4 +136,5 @@ logged as (
 select id, version, state, role, queue, type, tenant_id, priority, claims, raises, counter, max_attempts, payload::text,
        lease_expires_at, due_at, created_at, updated_at, cancel_requested_at, trace_id, correlation_id, idempotency_key,
        origin_letter, last_error::text, checkpoint::text, pending::text
+       --shared: , lease_token, lease_owner
 from moved

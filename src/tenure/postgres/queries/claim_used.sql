@@ -1,2 +1,2 @@
--- Was this claim key ever used?
-select true from tenure.claim where key = :claim_key::uuid
+-- Which of these claim keys were ever used?
+select key from tenure.claim where key = any (:claim_keys::uuid[])

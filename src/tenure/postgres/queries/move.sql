@@ -26,6 +26,7 @@ own as materialized (
 ),
 locked as materialized (
     select asked.n, asked.result, asked.delay_ms, asked.key, asked.hash, row.*,
+           --taking: asked.claim_key, asked.owner,
            -- The failure that waited for its compensation comes from the row.
            case when :verb::text = 'compensated' then row.pending ->> 'trigger' else asked.verdict end as verdict,
            case when :verb::text = 'compensated' then row.pending ->> 'reason' else asked.reason end as reason,
@@ -34,7 +35,12 @@ locked as materialized (
     from unnest(
         :ids::bigint[], :claims::integer[], :tokens::uuid[], :verdicts::text[], :reasons::text[], :errors::jsonb[],
         :results::jsonb[], :delays::bigint[], :keys::text[], :hashes::text[]
-    ) with ordinality as asked (id, claims, token, verdict, reason, error, result, delay_ms, key, hash, n)
+        --taking: , :claim_keys::uuid[], :owners::text[]
+    ) with ordinality as asked (
+        id, claims, token, verdict, reason, error, result, delay_ms, key, hash,
+        --taking: claim_key, owner,
+        n
+    )
     cross join lateral (
         select id, state, role, type, claims, raises, due_at, updated_at, started_at, lease_token, lease_owner,
                lease_expires_at, last_heartbeat_at, heartbeat_ms, pending, pending is not null as compensating,
@@ -51,12 +57,17 @@ locked as materialized (
 told as materialized (
     select n, id, state, claims, reason, result, due_at, lease_owner, started_at, proven, key, hash, t, aim,
            aimed.type as task, path.hops, undoable,
+           --taking: claim_key, owner,
            -- What could not be undone keeps the failure for which it should have been.
            case when compensating and aim in ('compensation_failed', 'dead_letter')
                 then coalesce(error, '{}') || jsonb_build_object('failure', pending -> 'error') else error end as error,
            path.role as to_role, path.letter, path.bump, path.type as event_type,
            greatest(t, updated_at + interval '1 microsecond') as ts,
-           coalesce(:actor::text, lease_owner, 'unknown') as actor,
+           coalesce(
+               :actor::text,
+               --taking: owner,
+               lease_owner, 'unknown'
+           ) as actor,
            coalesce(reason, case when :verb::text = 'expire' then
                case when expired then 'lease_expired' else 'orphaned' end
            end) as why,
@@ -115,7 +126,7 @@ told as materialized (
         from (
             select locked.*, clock_timestamp() as t from locked
             -- A claim starts its leases when it has all its rows: no lease ends while it waits for a neighbour.
-            where :claim_key::uuid is null or (select count(*) from locked) > 0
+            --taking: where (select count(*) from locked) > 0
         ) as clocked
         offset 0 -- the aim is found once, not in each place that asks for it
     ) as aimed
@@ -126,13 +137,13 @@ told as materialized (
             else ''
         end)
 ),
--- A claim key is spent with the first job that it wins.
-fresh as (
-    insert into tenure.claim (key)
-    select :claim_key::uuid where :claim_key::uuid is not null and exists (select from told where refusal is null)
-    on conflict do nothing
-    returning key
-),
+-- A claim key is spent with the first job that it wins. Keys of several callers are spent in one order.
+--taking: fresh as (
+--taking:     insert into tenure.claim (key)
+--taking:     select distinct claim_key from told where refusal is null order by claim_key
+--taking:     on conflict do nothing
+--taking:     returning key
+--taking: ),
 moved as (
     update tenure.job
     set state = told.hops[cardinality(told.hops)], role = told.to_role, seq = job.seq + cardinality(told.hops),
@@ -147,25 +158,27 @@ moved as (
         lease_owner = case when told.to_role in ('leased', 'active') then job.lease_owner end,
         lease_expires_at = case when told.to_role in ('leased', 'active') then job.lease_expires_at end
     from told
-    where job.id = any (array[told.id]) and told.refusal is null and told.to_role <> 'done' and :claim_key::uuid is null
+    where job.id = any (array[told.id]) and told.refusal is null and told.to_role <> 'done'
+      --taking: and false
     returning told.*, job.seq - cardinality(told.hops) as seq, job.counter, job.max_attempts, job.correlation_id, job.trace_id
 ),
-taken as (
-    update tenure.job
-    set state = told.hops[1], role = told.to_role, seq = job.seq + 1, updated_at = told.ts, claims = job.claims + 1,
-        counter = job.counter + told.bump, started_at = told.ts,
-        first_started_at = coalesce(job.first_started_at, told.ts), last_heartbeat_at = null,
-        lease_token = :claim_key::uuid, lease_owner = :owner::text,
-        lease_ms = coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000), heartbeat_ms = own.heartbeat_sec * 1000,
-        lease_expires_at = told.t + coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000, :default_lease_ms::integer)
-                                    * interval '1 millisecond'
-    from told left join tenure.job_type as own on own.contract = :contract::text and own.type = told.task
-    where job.id = any (array[told.id]) and told.refusal is null and exists (select from fresh)
-    returning told.*, job.seq - 1 as seq, job.counter, job.max_attempts, job.correlation_id, job.trace_id
-),
+--taking: taken as (
+--taking:     update tenure.job
+--taking:     set state = told.hops[1], role = told.to_role, seq = job.seq + 1, updated_at = told.ts, claims = job.claims + 1,
+--taking:         counter = job.counter + told.bump, started_at = told.ts,
+--taking:         first_started_at = coalesce(job.first_started_at, told.ts), last_heartbeat_at = null,
+--taking:         lease_token = told.claim_key, lease_owner = told.owner,
+--taking:         lease_ms = coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000), heartbeat_ms = own.heartbeat_sec * 1000,
+--taking:         lease_expires_at = told.t + coalesce(:lease_ms::integer, own.lease_ttl_sec * 1000, :default_lease_ms::integer)
+--taking:                                     * interval '1 millisecond'
+--taking:     from told left join tenure.job_type as own on own.contract = :contract::text and own.type = told.task
+--taking:     where job.id = any (array[told.id]) and told.refusal is null and told.claim_key in (select key from fresh)
+--taking:     returning told.*, job.seq - 1 as seq, job.counter, job.max_attempts, job.correlation_id, job.trace_id
+--taking: ),
 gone as (
     delete from tenure.job using told
-    where job.id = any (array[told.id]) and told.refusal is null and told.to_role = 'done' and :claim_key::uuid is null
+    where job.id = any (array[told.id]) and told.refusal is null and told.to_role = 'done'
+      --taking: and false
     returning told.*, job.seq, job.counter + told.bump as counter, job.max_attempts, job.correlation_id, job.trace_id,
               job.created_at, job.first_started_at, job.last_heartbeat_at, job.lease_expires_at, job.cancel_requested_at,
               job.origin_letter, job.lease_token, job.raises, job.priority, job.queue, job.type, job.tenant_id,
@@ -230,10 +243,10 @@ logged as (
         select id, t, ts, seq, claims, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
                event_type, correlation_id, trace_id, key, hash, undoable, generate_series(1, cardinality(hops)) as k
         from gone
-        union all
-        select id, t, ts, seq, claims + 1, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms, to_role,
-               event_type, correlation_id, trace_id, key, hash, undoable, 1 as k
-        from taken
+        --taking: union all
+        --taking: select id, t, ts, seq, claims + 1, counter, max_attempts, aim, state, hops, actor, why, error, wait_ms,
+        --taking:        to_role, event_type, correlation_id, trace_id, key, hash, undoable, 1 as k
+        --taking: from taken
     ) as hopped
 )
 select n, refusal, id, aim, state, hops[cardinality(hops)] as to_state, to_role, claims, counter, ts,
@@ -242,9 +255,9 @@ from moved
 union all
 select n, refusal, id, aim, state, hops[cardinality(hops)], to_role, claims, counter, ts, null, null, null, null
 from gone
-union all
-select n, refusal, id, aim, state, hops[1], to_role, claims + 1, counter, ts, null, null, null, null
-from taken
+--taking: union all
+--taking: select n, refusal, id, aim, state, hops[1], to_role, claims + 1, counter, ts, null, null, null, null
+--taking: from taken
 union all
 -- Who has it now? Nobody whose own proof still fits: that lease was forfeited, not taken.
 select n, refusal, id, aim, state, null, null, claims, null, t, due_at, null, case when not proven then lease_owner end,

@@ -1,2 +1,2 @@
--- Is this claim key free? Waits for a call that is spending it right now.
-insert into tenure.claim (key) values (:claim_key::uuid) on conflict do nothing returning true
+-- Which of these claim keys are free? Waits for calls that are spending them right now.
+insert into tenure.claim (key) select unnest(:claim_keys::uuid[]) on conflict do nothing returning key
