@@ -41,6 +41,11 @@ class Coalescer(Generic[Asked, Answer]):
         """How many calls wait for a batch."""
         return len(self._waiting)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or is under way."""
+        return bool(self._waiting or self._under_way)
+
     def ask(self, asked: Asked) -> asyncio.Future[Answer]:
         """Join the next batch; what it answers to this one, or raises."""
         loop = asyncio.get_running_loop()

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-from uuid import UUID
 
-from tenure.errors import TenureError
+from tenure.rendered import as_json as as_json
+from tenure.rendered import ids_as_text as ids_as_text
+from tenure.rendered import refusal as refusal
 from tenure.wording import plain
 
 WIDTH = 110
 
 
-def as_json(value: Any) -> str:
-    """Data for programs: times as ISO 8601 in UTC, tokens as text."""
-    return json.dumps(value, default=_value)
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"no JSON for a {type(value).__name__}")
-
-
 def as_text(value: Any) -> str:
     """A document in one line, cut when it is long."""
     return plain(json.dumps(value, ensure_ascii=False), 2_000)
-
-
-def refusal(error: TenureError) -> tuple[str, str]:
-    """The code of a refusal, a contract's own before the class's, and its message without that code."""
-    code = str(getattr(error, "reason_code", error.code))
-    return code, str(error).removeprefix(f"{code}: ")
 
 
 def card(title: str, rows: Iterable[tuple[str, str | None]], steps: Sequence[str]) -> Iterator[str]:
@@ -58,8 +39,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def ids_as_text(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The same fields, with these ids as JSON shows them."""
-    return {key: str(value) if key in names and value is not None else value for key, value in fields.items()}

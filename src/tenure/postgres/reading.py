@@ -6,7 +6,7 @@ Everything is read in one read-only transaction, so that the log ends where the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,7 @@ from tenure.postgres.borrowed import locally
 from tenure.postgres.connect import connecting, our_errors, plain_dsn
 from tenure.postgres.letters import Letter
 from tenure.postgres.registry import Registry
-from tenure.postgres.statement import Plan, Query, Row, Statement, run_sync, statement
+from tenure.postgres.statement import Atomic, Plan, Query, Row, Statement, array, run_sync, statement
 from tenure.postgres.views import quoted, schema
 
 #: Fields of a view that are ids: programs get them as texts, because not every language has such numbers.
@@ -82,7 +82,7 @@ def looked(job_id: int, registry: Registry) -> Plan[Look]:
     log = [Logged(*row) for row in (yield statement("events", {"id": job_id}))]
     letter = yield from _letter({"job_id": job_id})
     origin = None if job.origin_letter is None else (yield from _letter({"id": job.origin_letter}))
-    record = yield from _record(contract, job_id)
+    record = (yield from records(contract, [job_id])).get(job_id)
     ready = job.role == "ready"
     around = Around(
         last_heartbeat_at=beat, heartbeat_ms=beat_ms, compensating=compensating,
@@ -102,21 +102,29 @@ def _letter(which: Mapping[str, int]) -> Plan[Letter | None]:
     return Letter._make(rows[0]) if rows else None
 
 
-def _record(contract: Contract, job_id: int) -> Plan[dict[str, Any] | None]:
-    """The job's row in its contract's own words: the first view that shows jobs by their id."""
+def steadily(plan: Plan[Look]) -> Plan[Look]:
+    """A look in one snapshot, on a connection that has other things to do."""
+    seen: Look = yield Atomic(plan, steady=True)
+    return seen
+
+
+def records(contract: Contract, ids: Sequence[int]) -> Plan[dict[int, Mapping[str, Any]]]:
+    """Jobs' rows in their contract's own words: of the first view that shows jobs by their id."""
     for view in contract.views:
         key = next((column for column, field in view.columns.items() if field == "id"), None)
         if view.rows != "jobs" or key is None:
             continue
         columns = ", ".join(map(quoted, view.columns))
         text = (
-            f"/* tenure: record_of */ select {columns} from {quoted(schema(contract))}.{quoted(view.name)} "
-            f"where {quoted(key)} = $1::bigint"
+            f"/* tenure: record_of */ select {quoted(key)}, {columns} "
+            f"from {quoted(schema(contract))}.{quoted(view.name)} where {quoted(key)} = any ($1::bigint[])"
         )
-        rows: list[Row] = yield Statement(Query("record_of", text, ("id",)), (str(job_id),))
+        rows: list[Row] = yield Statement(Query("record_of", text, ("ids",)), (array(ids),))
         return {
-            column: str(value) if field in _IDS and value is not None else value
-            for row in rows
-            for (column, field), value in zip(view.columns.items(), row, strict=True)
+            job_id: {
+                column: str(value) if field in _IDS and value is not None else value
+                for (column, field), value in zip(view.columns.items(), row, strict=True)
+            }
+            for job_id, *row in rows
         }
-    return None
+    return {}

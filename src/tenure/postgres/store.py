@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from tenure import intake
+from tenure.contract import Contract
 from tenure.errors import BadInput, Busy, Refused, StaleLease, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
@@ -31,6 +32,7 @@ from tenure.postgres.listing import Page, Wanted, find, tally
 from tenure.postgres.machine import Machine
 from tenure.postgres.making import Prepared, make, prepare
 from tenure.postgres.queues import Queues
+from tenure.postgres.reading import Look, looked, records, steadily
 from tenure.postgres.statement import Plan, carried
 from tenure.postgres.types import Types
 from tenure.postgres.watch import Watch
@@ -450,6 +452,15 @@ class Store:
         await self._engine.run(self._engine.registry.load)
         return [contract.name for contract in self._engine.registry.contracts()]
 
+    async def contract(self, name: str, version: str | None = None) -> Contract:
+        """A registered contract, by default its newest version, with this process's numbers."""
+        return (await self._engine.machine(name, version)).contract
+
+    async def kinds(self, ids: Sequence[int]) -> list[tuple[int, str, str, str]]:
+        """Of each of these jobs, live or finished, what never changes: id, contract, version, tenant."""
+        rows = await self._engine.run(lambda: ask("contracts_of", {"ids": list(ids)}))
+        return [(job_id, contract, version, tenant) for job_id, contract, version, tenant in rows]
+
     async def extend_ranges(self, ahead: int = 4) -> int:
         """Make id ranges ahead; how many were made."""
         return await self._engine.extend_ranges(intake.whole("ahead", ahead, 1, 64))
@@ -459,6 +470,16 @@ class Store:
         if not self._engine.registry.installation:
             await self._engine.run(self._engine.registry.load)
         return [self._engine.job(row) for row in await self._engine.run(lambda: ask("jobs", {"ids": list(ids)}))]
+
+    async def look(self, job_id: int) -> Look:
+        """A job and what there is to know about it, all of one moment."""
+        intake.whole("id", job_id, 1, intake.MAX_ID)
+        return await self._engine.run(lambda: steadily(looked(job_id, self._engine.registry)))
+
+    async def records(self, contract: str, ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        """The rows of these jobs in their contract's own view; none where it shows no jobs."""
+        machine = await self._engine.machine(contract)
+        return await self._engine.run(lambda: records(machine.contract, ids))
 
     async def tally(self) -> list[tuple[str, str, str, int]]:
         """How many jobs there are: contract, state, role, number. It reads every job, so it is for small databases."""

@@ -1,0 +1,220 @@
+"""The desk: what clients say, gathered into batches and said to the store.
+
+Clients name a job by its id; whose it is and under which contract, which never changes, is asked once and remembered.
+Whatever is said at the same time by different clients goes in one statement, and each gets its own answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tenure import intake
+from tenure.coalesce import Coalescer
+from tenure.errors import BadInput, JobNotFound, Refused, TenureError
+from tenure.http.callers import Caller
+from tenure.http.lines import Bell, Which
+from tenure.http.refusals import ForeignTenant
+from tenure.job import Failure, Held, Job, NewJob
+from tenure.outcome import Enqueued, Moved, Noted
+from tenure.postgres.claiming import Claimer
+from tenure.postgres.store import Store
+
+#: So many jobs' contracts and tenants are remembered.
+_REMEMBERED = 100_000
+#: A caller's enqueues go together; so many callers are remembered.
+_CALLERS = 1_000
+
+
+class Kind(NamedTuple):
+    """What never changes of a job."""
+
+    contract: str
+    version: str
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a holder says of a job: the verb's own facts are set, the others are not."""
+
+    held: Held
+    key: str | None = None
+    result: Any = None
+    failure: Failure | None = None
+    delay_ms: int = 0
+    reason: str | None = None
+
+
+class Desk:
+    """The verbs of the protocol, on one store."""
+
+    def __init__(self, store: Store, max_bytes: int = intake.MAX_BYTES) -> None:
+        self.store = store
+        self.bell = Bell(store)
+        self._max_bytes = max_bytes
+        self._kinds: OrderedDict[int, Kind] = OrderedDict()
+        self._asked: Coalescer[int, Kind] = Coalescer(self._ask_kinds)
+        self._making: dict[tuple[str, bool], Coalescer[NewJob, Enqueued]] = {}
+        self._named: dict[str, Coalescer[tuple[int, Claimer], Job]] = {}
+        self._said: dict[str, Coalescer[Said, Any]] = {
+            verb: Coalescer(self._grouped(say)) for verb, say in self._verbs().items()
+        }
+
+    async def rest(self) -> None:
+        """Wait until all that was said is answered."""
+        said: list[Coalescer[Any, Any]] = [self._asked, *self._making.values(), *self._named.values()]
+        for coalescer in (*said, *self._said.values()):
+            await coalescer.rest()
+
+    async def enqueue(self, job: NewJob, caller: Caller) -> Enqueued:
+        """Make a job, together with those that the same caller makes at the same time."""
+        contract = await self.store.contract(job.contract, job.version)
+        intake.new_job(contract, job, self._max_bytes)  # here: one bad job must not take its batch apart
+        which = (caller.actor, job.key is not None)
+        making = self._making.get(which)
+        if making is None:
+            if len(self._making) >= _CALLERS:
+                self._making = {known: one for known, one in self._making.items() if one.is_busy}
+
+            async def make(jobs: Sequence[NewJob]) -> list[Enqueued | Refused]:
+                return await self.store.enqueue_many(jobs, created_by=caller.actor)
+
+            making = self._making[which] = Coalescer(make, at_once=4 if job.key is not None else 2)
+        return await making.ask(job)
+
+    async def claim(
+        self, which: Which, claimer: Claimer, wait_s: float, is_gone: Callable[[], Awaitable[bool]]
+    ) -> list[Job]:
+        """Take due jobs, or wait for some."""
+
+        async def is_over() -> bool:
+            return self.bell.is_over or await is_gone()
+
+        jobs = await self.bell.line(which).claim(claimer, wait_s, is_over)
+        for job in jobs:
+            self._remember(job.id, Kind(job.contract, job.version, job.tenant_id))
+        return jobs
+
+    async def claim_by_id(self, job_id: int, claimer: Claimer, caller: Caller) -> Job:
+        """Take this job, together with others that are asked for by name."""
+        kind = await self.kind(job_id, caller)
+        named = self._named.get(kind.contract)
+        if named is None:
+
+            async def take(asked: Sequence[tuple[int, Claimer]]) -> list[Job | Refused]:
+                return await self.store.claim_each(
+                    kind.contract, [job_id for job_id, _ in asked], [claimer for _, claimer in asked]
+                )
+
+            named = self._named[kind.contract] = Coalescer(take)
+        return await named.ask((job_id, claimer))
+
+    async def kind(self, job_id: int, caller: Caller) -> Kind:
+        """Under which contract a job is; refuses another tenant's."""
+        found = self._kinds.get(job_id)
+        if found is None:
+            found = await self._asked.ask(job_id)
+        else:
+            self._kinds.move_to_end(job_id)
+        if caller.tenant not in (None, found.tenant):
+            raise ForeignTenant(f"job {job_id} is another tenant's. Next: use a key of that tenant")
+        return found
+
+    def knows(self, job_id: int) -> Kind | None:
+        """What is remembered of a job."""
+        return self._kinds.get(job_id)
+
+    async def held(self, job_id: int, claims: int, token: str, caller: Caller) -> Held:
+        """A holder's proof."""
+        kind = await self.kind(job_id, caller)
+        return intake.held(Held(job_id, claims, intake.token(token), kind.contract, kind.version))
+
+    async def say(self, verb: str, said: Said) -> Any:
+        """Say something of a job that is held, together with what others say; what became of it, or why not."""
+        if said.result is not None:
+            intake.document("result", said.result, self._max_bytes)  # here: it must not take its batch apart
+        if said.key is not None:
+            intake.name("key", said.key)
+        return await self._said[verb].ask(said)
+
+    async def each(self, answers: Sequence[Awaitable[Any]]) -> list[Any]:
+        """What became of each of many; a refusal is an answer, and so is what was wrong with one of them."""
+        gathered = await asyncio.gather(*answers, return_exceptions=True)
+        for answer in gathered:
+            if isinstance(answer, BaseException) and not isinstance(answer, (Refused, BadInput, ForeignTenant)):
+                raise answer
+        return gathered
+
+    def _verbs(self) -> dict[str, Callable[[Sequence[Said], Any], Awaitable[Sequence[Any]]]]:
+        store = self.store
+        return {
+            "start": lambda said, keys: store.start_many(_held(said), keys=keys),
+            "succeed": lambda said, keys: store.succeed_many(_held(said), [one.result for one in said], keys=keys),
+            "fail": lambda said, keys: store.fail_many(
+                _held(said), [one.failure or Failure("failed") for one in said], keys=keys
+            ),
+            "snooze": lambda said, keys: store.snooze_many(_held(said), [one.delay_ms for one in said], keys=keys),
+            "heartbeat": lambda said, _: store.heartbeat_many(_held(said)),
+            "hand-back": self._hand_back,
+            "cancelled": self._cancelled,
+        }
+
+    async def _hand_back(self, said: Sequence[Said], keys: Any) -> Sequence[Moved | Noted | Refused]:
+        """Those that are handed back for the same time and reason go together."""
+        answers: dict[int, Moved | Noted | Refused] = {}
+        alike: dict[tuple[int, str | None], list[int]] = {}
+        for n, one in enumerate(said):
+            alike.setdefault((one.delay_ms, one.reason), []).append(n)
+        for (delay_ms, reason), part in alike.items():
+            which = None if keys is None else [keys[n] for n in part]
+            answers |= zip(
+                part,
+                await self.store.hand_back_many([said[n].held for n in part], delay_ms, reason=reason, keys=which),
+                strict=True,
+            )
+        return [answers[n] for n in range(len(said))]
+
+    async def _cancelled(self, said: Sequence[Said], _: Any) -> Sequence[Moved | TenureError]:
+        answers: list[Moved | TenureError] = []
+        for one in said:
+            try:
+                answers.append(await self.store.cancelled(one.held, one.reason, key=one.key))
+            except (Refused, BadInput) as refused:
+                answers.append(refused)
+        return answers
+
+    @staticmethod
+    def _grouped(
+        say: Callable[[Sequence[Said], Any], Awaitable[Sequence[Any]]],
+    ) -> Callable[[Sequence[Said]], Awaitable[list[Any]]]:
+        """What carries a key goes apart from what does not: that may take a shorter way."""
+
+        async def send(said: Sequence[Said]) -> list[Any]:
+            answers: dict[int, Any] = {}
+            for keyed in (False, True):
+                part = [n for n, one in enumerate(said) if (one.key is not None) is keyed]
+                if part:
+                    keys = [said[n].key for n in part] if keyed else None
+                    answers |= zip(part, await say([said[n] for n in part], keys), strict=True)
+            return [answers[n] for n in range(len(said))]
+
+        return send
+
+    async def _ask_kinds(self, ids: Sequence[int]) -> list[Kind | Refused]:
+        found = {job_id: Kind(*kind) for job_id, *kind in await self.store.kinds(list(dict.fromkeys(ids)))}
+        for job_id, kind in found.items():
+            self._remember(job_id, kind)
+        return [found.get(job_id) or JobNotFound(job_id) for job_id in ids]
+
+    def _remember(self, job_id: int, kind: Kind) -> None:
+        self._kinds[job_id] = kind
+        if len(self._kinds) > _REMEMBERED:
+            self._kinds.popitem(last=False)
+
+
+def _held(said: Sequence[Said]) -> list[Held]:
+    return [one.held for one in said]

@@ -1,0 +1,136 @@
+"""The guard in front of every route: who asks, may they, and is what they sent of a size and shape to be looked at.
+
+In this order, so that nobody without a key makes the dispatcher read, parse or ask the database anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tenure.errors import BadInput
+from tenure.http.callers import Keyring
+from tenure.http.refusals import TooLarge, TooSlow
+
+#: A body must be here after so many seconds.
+_BODY_S = 30.0
+_NAMED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+
+
+class JsonRequest(Request):
+    """A request whose body was read, and understood as JSON."""
+
+    def __init__(self, scope: Scope, receive: Receive, body: bytes, value: Any) -> None:
+        super().__init__(scope, receive)
+        self._body = body
+        self._json = value
+
+
+class Guarded(APIRoute):
+    """A route that asks who is there before it reads what they say."""
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes of which a caller needs one; none: any key will do."""
+        return tuple((self.openapi_extra or {}).get("x-scopes", ()))
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The route's own handler, behind the guard."""
+        handle = super().get_route_handler()
+        scopes, takes_body = self.scopes, self.body_field is not None
+
+        async def guarded(request: Request) -> Response:
+            keyring: Keyring = request.app.state.keyring
+            caller = await keyring.caller(request)
+            caller.must(scopes)
+            request.state.caller = caller
+            if not takes_body:
+                return await handle(request)
+            body = await _read(request, request.app.state.max_body_bytes)
+            return await handle(JsonRequest(request.scope, request.receive, body, _parsed(request, body)))
+
+        return guarded
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """The body; refuses one that is too large as soon as that is known."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > most:
+        raise _too_large(most)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise _too_large(most)
+                parts.append(part)
+    except TimeoutError:
+        raise TooSlow(f"the body did not arrive within {_BODY_S:g} s. Next: send it again") from None
+    return b"".join(parts)
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(f"the body has more than {most} bytes. Next: send less at a time, or store it elsewhere")
+
+
+def _parsed(request: Request, body: bytes) -> Any:
+    """The body's value. JSON must be said to be JSON: a browser asks before it sends that to another site."""
+    if not body:
+        return None
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise BadInput(f"the body is {kind or 'of no type'}. Next: send JSON, with Content-Type: application/json")
+    try:
+        return json.loads(body, parse_constant=_no_number)
+    except RecursionError:
+        raise BadInput("the body is nested too deeply; flatten it") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise BadInput(f"the body is not JSON: {error}") from None
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is not a number in JSON")
+
+
+class Named:
+    """Gives every answer the ids of its request and trace: those that came with it, else new ones."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, with its names."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope)
+        request_id, trace_id = _sane(given.get("x-request-id")) or uuid4().hex, _trace(given)
+        scope.setdefault("state", {}).update(request_id=request_id, trace_id=trace_id)
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"], headers["X-Trace-Id"] = request_id, trace_id
+            await send(message)
+
+        await self._app(scope, receive, named)
+
+
+def _sane(given: str | None) -> str | None:
+    return given if given is not None and _NAMED.fullmatch(given) else None
+
+
+def _trace(given: Headers) -> str:
+    found = _TRACEPARENT.fullmatch(given.get("traceparent", ""))
+    return found[1] if found else _sane(given.get("x-trace-id")) or uuid4().hex
