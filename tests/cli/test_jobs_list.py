@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 
 from tenure.job import Failure, NewJob
 from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
+from tests.harness import Harness
 
 BROKEN = Failure("broken for good", type="ValidationError", retryable=False)
 
@@ -58,6 +60,32 @@ async def test_the_next_page_is_one_copied_command_away(store: Store, ask: Askin
     assert seen == made[::-1]
     assert done.stderr == ""
     assert json.loads(ask.text("jobs", "list", "--limit", "3", "--json"))["next"] == str(made[1])
+
+
+async def test_a_query_says_the_same_as_the_options_and_stands_beside_them(
+    store: Store, db: Harness, ask: Asking
+) -> None:
+    dead, succeeded, held, queued = made = await some(store)
+    db.sql("update tenure.job set created_at = created_at - interval '2 hours'")
+    said = ask.said("jobs", "list", 'queue:"slow mail" age:>1h', "--tenant", "acme", "--queue", "slow mail")
+    assert [job["id"] for job in said["jobs"]] == [str(queued), str(held)]
+    assert [job["id"] for job in ask.said("jobs", "list", "state:dead age:<1h")["jobs"]] == [str(dead)]
+    asked = ["jobs", "list", 'queue:"slow mail"  age:<1d', "--tenant", "acme", "--limit", "3"]
+    done = ask.run(*asked)
+    again = f"""jobs list 'queue:"slow mail" age:<1d' --tenant acme --limit 3 --after {succeeded}"""
+    assert done.stderr == f"there are more. Next: tenure {again}\n"
+    assert [line.split()[0] for line in ask.text(*shlex.split(again)).splitlines()[1:]] == [str(made[0])]
+
+
+def test_a_bad_query_is_refused_before_anything_is_asked(at_once: Callable[..., tuple[int, str, str]]) -> None:
+    for arguments, message in (
+        (["state:dead mail"], "'mail' at character 12: a word is name:value"),
+        (["state:dead", "--state", "queued"], "--state is 'queued', and the query has 'dead'; give one of them"),
+        (["tenant:a", "--tenant", "b"], "--tenant is 'b', and the query has 'a'; give one of them"),
+    ):
+        code, out, err = at_once("jobs", "list", *arguments)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"E-BAD-INPUT: {message}")
 
 
 def test_bad_questions_are_refused(ask: Asking) -> None:

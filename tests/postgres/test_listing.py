@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +14,7 @@ from tenure.job import Failure, NewJob
 from tenure.postgres import listing
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.listing import Page
-from tenure.postgres.statement import query
+from tenure.postgres.statement import Query, query
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
@@ -42,6 +43,19 @@ def ids(page: Page) -> list[int]:
     return [job.id for job in page.jobs]
 
 
+async def leafed(store: Store, limit: int, **wanted: Any) -> list[int]:
+    """The ids on all pages."""
+    seen: list[int] = []
+    after: int | None = None
+    while True:
+        page = await store.find(limit=limit, after=after, **wanted)
+        assert len(page.jobs) <= limit
+        seen += ids(page)
+        if page.next is None:
+            return seen
+        after = page.next
+
+
 async def test_live_and_finished_jobs_stand_in_one_list_newest_first(store: Store) -> None:
     made = await mixed(store)
     page = await store.find(limit=100)
@@ -55,17 +69,8 @@ async def test_live_and_finished_jobs_stand_in_one_list_newest_first(store: Stor
 @pytest.mark.parametrize("limit", [1, 3, 7, 20, 21])
 async def test_pages_follow_each_other_without_gap_or_repeat(store: Store, limit: int) -> None:
     made = await mixed(store)
-    for wanted in ({}, {"type": "odd"}):
-        seen: list[int] = []
-        after: int | None = None
-        while True:
-            page = await store.find(limit=limit, after=after, **wanted)
-            assert len(page.jobs) <= limit
-            seen += ids(page)
-            if page.next is None:
-                break
-            after = page.next
-        assert seen == (made[::2] if wanted else made)
+    assert await leafed(store, limit) == made
+    assert await leafed(store, limit, type="odd") == made[::2]
 
 
 async def test_each_filter_and_all_together(store: Store) -> None:
@@ -82,6 +87,27 @@ async def test_each_filter_and_all_together(store: Store) -> None:
     page = await store.find(state="queued", type="odd", queue="q1", tenant_id="t1", contract="standard")
     assert ids(page)
     assert set(ids(page)) < set(made)
+
+
+async def test_an_age_is_counted_from_when_a_job_was_made_whatever_its_id(
+    store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await mixed(store)
+    ages = {job_id: 60 * (n * 7 % 20) for n, job_id in enumerate(made)}  # in minutes 0 to 19, in no order
+    for table in ("job", "job_done"):
+        for job_id, age in ages.items():
+            db.sql(f"update tenure.{table} set created_at = now() - interval '{age} s' where id = {job_id}")
+    for older, younger in ((330, None), (None, 330), (330, 750), (750, 330), (0, None), (None, 0)):
+        wanted = [one for one in made if (older or 0) <= ages[one] < (86_400 if younger is None else younger)]
+        page = await store.find(older_s=older, younger_s=younger)
+        assert (ids(page), page.next) == (wanted, None), (older, younger)
+    odd = [one for one in made[::2] if ages[one] > 330]
+    assert ids(await store.find(older_s=330.5, type="odd")) == odd
+    oldest = await store.find(older_s=1_110, limit=1)  # far down the list, and yet on the first page
+    assert (ids(oldest), oldest.stopped) == ([made[17]], False)
+    # Old jobs stand behind many new ones: an age is looked for as far as any filter, and goes on from there.
+    monkeypatch.setattr(listing, "SCAN", 5)
+    assert await leafed(store, 2, older_s=330) == [one for one in made if ages[one] > 330]
 
 
 async def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
@@ -120,14 +146,17 @@ async def test_what_cannot_be_asked_is_refused(store: Store) -> None:
         await store.find(state="retrying", contract="standard")
     with pytest.raises(UnknownContract):
         await store.find(contract="standart")
-    for wrong in ({"limit": 0}, {"limit": 1001}, {"after": 0}, {"queue": ""}, {"type": "x" * 201}):
+    for wrong in ({"limit": 0}, {"limit": 1001}, {"after": 0}, {"queue": ""}, {"type": "x" * 201}, {"older_s": -1},
+                  {"older_s": float("nan")}, {"younger_s": 1e300}, {"younger_s": "1h"}):  # fmt: skip
         with pytest.raises(BadInput):
             await store.find(**wrong)
 
 
 @pytest.mark.pristine
 @pytest.mark.parametrize("analyzed", [False, True])
-async def test_a_page_reads_as_many_rows_as_it_shows_of_a_full_table(store: Store, db: Harness, analyzed: bool) -> None:
+async def test_a_page_reads_no_more_rows_of_a_full_table_than_its_bound(
+    store: Store, db: Harness, analyzed: bool
+) -> None:
     columns = "id, contract, version, state, role, max_attempts, type, due_at, finished_at"
     db.sql(
         "alter table tenure.job set (autovacuum_enabled = false); "
@@ -138,14 +167,21 @@ async def test_a_page_reads_as_many_rows_as_it_shows_of_a_full_table(store: Stor
     if analyzed:
         db.sql("analyze tenure.job; analyze tenure.job_done")
     assert ids(await store.find(limit=6, after=15_001)) == list(itertools.islice(range(15_000, 0, -1), 6))
-    asked = query("find")
-    values = {"live": "true", "done": "true", "after": "15001", "scan": "51", "limit": "51"}
+    for parts in ((), ("aged",)):
+        plan = explained(db, query("find", parts=parts))
+        assert "Seq Scan" not in plan, plan
+        read = re.findall(r"Index.* Scan.* on job\w*.*actual rows=([\d.]+)", plan)
+        passed = re.findall(r"Rows Removed by Filter: (\d+)", plan)
+        assert read
+        assert max(map(float, [*read, *passed])) <= 60, plan
+        assert (passed != [], "interval" in plan) == (parts != (), parts != ()), "who asks for no age pays for none"
+
+
+def explained(db: Harness, asked: Query) -> str:
+    """How the engine finds a page in the middle of a full table, of which no job is an hour old."""
+    values = {"live": "true", "done": "true", "after": "15001", "scan": "51", "limit": "51", "older_ms": "3600000"}
     with psycopg.connect(engine_dsn(db.dsn)) as engine:
         engine.execute(b"prepare asked as " + asked.text.encode())
         given = ", ".join(f"'{values[name]}'" if name in values else "null" for name in asked.names)
         rows = engine.execute(f"explain (analyze, costs off, timing off) execute asked ({given})".encode()).fetchall()
-    plan = "\n".join(row[0] for row in rows)
-    assert "Seq Scan" not in plan, plan
-    read = [float(found) for found in re.findall(r"Index.* Scan.* on job\w*.*actual rows=([\d.]+)", plan)]
-    assert read
-    assert max(read) <= 60, plan
+    return "\n".join(row[0] for row in rows)

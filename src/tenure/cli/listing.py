@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,10 +13,13 @@ import typer
 from tenure.cli.database import with_store
 from tenure.cli.given import number
 from tenure.cli.shown import as_json, ids_as_text, table
+from tenure.errors import BadInput
+from tenure.search import Search, parse
 
 if TYPE_CHECKING:
     from tenure.postgres.listing import Listed
 
+_Query = typer.Argument("", metavar="[QUERY]", help="A search, like 'state:dead type:mail.send age:>1h'.")
 _State = typer.Option(None, "--state", help="Only those in this state, in their contract's own word.")
 _Type = typer.Option(None, "--type", help="Only those of this type.")
 _Queue = typer.Option(None, "--queue", help="Only those of this queue.")
@@ -27,6 +32,7 @@ _Json = typer.Option(False, "--json", help="The same, as JSON.")
 
 
 def list_(
+    query: str = _Query,
     state: str | None = _State,
     type_: str | None = _Type,
     queue: str | None = _Queue,
@@ -38,7 +44,10 @@ def list_(
     in_json: bool = _Json,
 ) -> None:
     """List jobs, live and finished, newest first, a page at a time."""
-    wanted = {"state": state, "type": type_, "queue": queue, "tenant_id": tenant, "contract": contract}
+    search = parse(query)
+    options = {"state": state, "type": type_, "queue": queue, "tenant": tenant, "contract": contract}
+    given = {name: value for name, value in options.items() if value is not None}
+    wanted = _both(search, given)
     seen = None if after is None else number("after", after)
     page = with_store(database_url, lambda store: store.find(**wanted, limit=limit, after=seen))
     if in_json:
@@ -62,10 +71,23 @@ def list_(
     elif page.next is None:
         print("no job matches", file=sys.stderr)
     if page.next is not None:
-        given = {"state": state, "type": type_, "queue": queue, "tenant": tenant, "contract": contract}
-        options = "".join(f" --{name} {shlex.quote(text)}" for name, text in given.items() if text is not None)
+        asked = [str(search)] if str(search) else []
+        for name, value in given.items():
+            asked += [f"--{name}", value]
         why = "many jobs were looked at, and older ones were not" if page.stopped else "there are more"
-        print(f"{why}. Next: tenure jobs list{options} --limit {limit} --after {page.next}", file=sys.stderr)
+        again = shlex.join([*asked, "--limit", str(limit), "--after", str(page.next)])
+        print(f"{why}. Next: tenure jobs list {again}", file=sys.stderr)
+
+
+def _both(search: Search, given: Mapping[str, str]) -> dict[str, Any]:
+    """What the query and the options ask for together; refuses when they differ about a field."""
+    wanted = asdict(search)
+    for name, value in given.items():
+        field = "tenant_id" if name == "tenant" else name
+        if wanted[field] not in (None, value):
+            raise BadInput(f"--{name} is {value!r}, and the query has {wanted[field]!r}; give one of them")
+        wanted[field] = value
+    return wanted
 
 
 def _fields(job: Listed) -> dict[str, Any]:

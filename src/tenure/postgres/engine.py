@@ -185,7 +185,7 @@ async def _try_again(pool: Pool) -> None:
         await pool.check()
 
 
-def ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:
+def ask(name: str, values: Mapping[str, Any], *, parts: tuple[str, ...] = ()) -> Plan[list[Row]]:
     """A plan of one statement, for its rows."""
-    rows: list[Row] = yield statement(name, values)
+    rows: list[Row] = yield statement(name, values, parts=parts)
     return rows

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from tenure import intake
 from tenure.errors import BadInput
 from tenure.postgres.engine import Engine, ask
+from tenure.search import MAX_AGE_S
 
 #: As many rows of live and of finished jobs are looked at for one page at the most.
 SCAN = 50_000
@@ -51,18 +52,20 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which jobs; None is any."""
+    """Which jobs; None is any. Their age is counted from when they were made, by the database's clock."""
 
     state: str | None = None
     type: str | None = None
     queue: str | None = None
     tenant_id: str | None = None
     contract: str | None = None
+    older_s: float | None = None
+    younger_s: float | None = None
 
     @property
     def is_everything(self) -> bool:
         """Whether every job matches."""
-        return (self.state, self.type, self.queue, self.tenant_id, self.contract) == (None,) * 5
+        return self == Wanted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +92,28 @@ async def find(engine: Engine, wanted: Wanted, *, limit: int, after: int | None)
     for kind in ("type", "queue", "tenant_id"):
         if (given := getattr(wanted, kind)) is not None:
             intake.name(kind, given)
+    older, younger = _age("older_s", wanted.older_s), _age("younger_s", wanted.younger_s)
     live, done = await _where(engine, wanted)
     values = {
         "state": wanted.state, "type": wanted.type, "queue": wanted.queue, "tenant": wanted.tenant_id,
         "contract": wanted.contract, "live": live, "done": done, "after": before,
+        "older_ms": older, "younger_ms": younger,
         # One more than is shown, which tells whether there is another page.
         "limit": limit + 1, "scan": limit + 1 if wanted.is_everything else SCAN,
     }  # fmt: skip
-    rows = await engine.run(lambda: ask("find", values))
+    aged = older is not None or younger is not None
+    rows = await engine.run(lambda: ask("find", values, parts=("aged",) * aged))
     floor = rows[0][0]
     found = [Listed._make(row[1:]) for row in rows if row[1] is not None]
     if len(found) > limit:
         return Page(found[:limit], found[limit - 1].id, stopped=False)
     return Page(found, floor + 1 if floor else None, stopped=bool(floor))
+
+
+def _age(kind: str, seconds: float | None) -> int | None:
+    """An age in milliseconds; refuses what no job can have."""
+    age = intake.milliseconds(kind, seconds)
+    return None if age is None else intake.whole(f"{kind} in milliseconds", age, 0, MAX_AGE_S * 1_000)
 
 
 async def _where(engine: Engine, wanted: Wanted) -> tuple[bool, bool]:

@@ -493,11 +493,13 @@ class Store:
         queue: str | None = None,
         tenant_id: str | None = None,
         contract: str | None = None,
+        older_s: float | None = None,
+        younger_s: float | None = None,
         limit: int = 50,
         after: int | None = None,
     ) -> Page:
         """Jobs that match, live or finished, newest first; `after` is where an earlier page ended."""
-        wanted = Wanted(state, type, queue, tenant_id, contract)
+        wanted = Wanted(state, type, queue, tenant_id, contract, older_s, younger_s)
         return await find(self._engine, wanted, limit=limit, after=after)
 
     async def events(self, job_id: int) -> list[Logged]:

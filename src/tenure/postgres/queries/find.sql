@@ -2,6 +2,8 @@
 --
 -- Ids are walked downwards, and no further than so many rows of each table: what matches little must not read all of
 -- history. Above the floor nothing was left out; it is 0 where the end was reached. Both answers are of one moment.
+-- Ids and times of making rise together, but not strictly (clocks are set, transactions overlap): an age is compared on
+-- every row that is looked at, and ends no walk. Only who asks for one pays for it.
 with floor as materialized (
     select greatest(
         0,
@@ -19,6 +21,8 @@ page as materialized (
        and state = coalesce(:state::text, state) and type = coalesce(:type::text, type)
        and queue = coalesce(:queue::text, queue) and tenant_id = coalesce(:tenant::text, tenant_id)
        and contract = coalesce(:contract::text, contract)
+       --aged: and created_at <= coalesce(statement_timestamp() - :older_ms::bigint * interval '1 ms', 'infinity')
+       --aged: and created_at >= coalesce(statement_timestamp() - :younger_ms::bigint * interval '1 ms', '-infinity')
      order by id desc
      limit :limit::bigint)
     union all
@@ -29,6 +33,8 @@ page as materialized (
        and state = coalesce(:state::text, state) and type = coalesce(:type::text, type)
        and queue = coalesce(:queue::text, queue) and tenant_id = coalesce(:tenant::text, tenant_id)
        and contract = coalesce(:contract::text, contract)
+       --aged: and created_at <= coalesce(statement_timestamp() - :older_ms::bigint * interval '1 ms', 'infinity')
+       --aged: and created_at >= coalesce(statement_timestamp() - :younger_ms::bigint * interval '1 ms', '-infinity')
      order by id desc
      limit :limit::bigint)
 )
