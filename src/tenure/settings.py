@@ -4,6 +4,9 @@
     TENURE_MAX_PAYLOAD_BYTES            largest payload, result or error
     TENURE_DIRECT_URL                   the same database without the pooler in between, to listen and migrate
     TENURE_WAKEUPS                      on or off: whether workers are told of new jobs, or only poll
+    TENURE_ADMIN_KEY                    a key that a dispatcher takes for an admin's
+    TENURE_INTERNAL_RUN                 1: a dispatcher runs jobs by request, for rehearsals
+    TENURE_MAX_BODY_BYTES               the largest body that a dispatcher reads
     TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS: how long what is past is kept (90d, 12h)
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
     TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the names that the documents give them
@@ -28,6 +31,9 @@ _KEPT = {
     "TENURE_KEEP_CLAIMS": ("claims", 60),
 }  # fmt: skip
 _LONGEST = 36_500 * 86_400
+#: A batch of documents, each of which has a limit of its own.
+MAX_BODY_BYTES = 16 * 1024 * 1024
+_SHORTEST_KEY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,12 @@ class Settings:
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     #: what → seconds, for what upkeep is to keep otherwise than by default: `Keep(**settings.keep)`.
     keep: Mapping[str, float] = field(default_factory=dict)
+    #: A key that a dispatcher takes for an admin's, beside those in the database.
+    admin_key: str | None = None
+    #: Whether a dispatcher runs jobs by request, for rehearsals (document 004).
+    internal_run: bool = False
+    #: The largest body that a dispatcher reads.
+    max_body_bytes: int = MAX_BODY_BYTES
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
@@ -56,6 +68,9 @@ class Settings:
             wakeups=_switch(given, "TENURE_WAKEUPS", True),
             numbers={contract.name: found for contract in contracts.values() if (found := _numbers(given, contract))},
             keep=_keep(given),
+            admin_key=_admin_key(given),
+            internal_run=_flag(given, "TENURE_INTERNAL_RUN"),
+            max_body_bytes=_whole(given, "TENURE_MAX_BODY_BYTES", MAX_BODY_BYTES),
         )
 
 
@@ -113,6 +128,21 @@ def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
     if value < 0:
         raise BadInput(f"{name} must not be negative, and is {value}")
     return value
+
+
+def _admin_key(environ: Mapping[str, str]) -> str | None:
+    key = environ.get("TENURE_ADMIN_KEY") or None
+    if key is not None and len(key) < _SHORTEST_KEY:
+        raise BadInput(f"TENURE_ADMIN_KEY has {len(key)} characters; whoever guesses it may do everything. Next: give "
+                       f"at least {_SHORTEST_KEY} random ones")
+    return key
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name, "0")
+    if text not in ("0", "1"):
+        raise BadInput(f"{name} must be 0 or 1, not {text!r}")
+    return text == "1"
 
 
 def _switch(environ: Mapping[str, str], name: str, default: bool) -> bool:

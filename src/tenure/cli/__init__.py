@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, dev, dlq, enqueue, jobs, migrate, proving, queues, upkeep, worker
+from tenure.cli import contracts, demo, dev, dlq, enqueue, jobs, migrate, proving, queues, serve, upkeep, worker
 from tenure.cli.shown import refusal
 from tenure.errors import TenureError
 
@@ -38,6 +38,7 @@ worker.add_to(app)
 enqueue.add_to(app)
 queues.add_to(app)
 upkeep.add_to(app)
+serve.add_to(app)
 
 
 def _version(wanted: bool) -> None:

@@ -27,6 +27,8 @@ from tenure.postgres.store import Store
 _REMEMBERED = 100_000
 #: A caller's enqueues go together; so many callers are remembered.
 _CALLERS = 1_000
+#: What the gate calls it.
+_TRIGGERS = {"cancelled": "cancel"}
 
 
 class Kind(NamedTuple):
@@ -58,6 +60,7 @@ class Desk:
         self._max_bytes = max_bytes
         self._kinds: OrderedDict[int, Kind] = OrderedDict()
         self._asked: Coalescer[int, Kind] = Coalescer(self._ask_kinds)
+        self._attempts: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._making: dict[tuple[str, bool], Coalescer[NewJob, Enqueued]] = {}
         self._named: dict[str, Coalescer[tuple[int, Claimer], Job]] = {}
         self._said: dict[str, Coalescer[Said, Any]] = {
@@ -140,6 +143,31 @@ class Desk:
         if said.key is not None:
             intake.name("key", said.key)
         return await self._said[verb].ask(said)
+
+    async def report(self, verb: str, said: Said, events: Sequence[Any]) -> Moved:
+        """End a job that is held, with the events that its holder reports: both, or neither."""
+        return await self.store.report(
+            _TRIGGERS.get(verb, verb), said.held, events, result=said.result, failure=said.failure, key=said.key
+        )
+
+    def remember_attempt(self, job: Job) -> None:
+        """Which claim this attempt of a job is."""
+        self._attempts[job.id, job.counter] = job.claims
+        if len(self._attempts) > _REMEMBERED:
+            self._attempts.popitem(last=False)
+
+    async def claims_of(self, job_id: int, attempt: int, caller: Caller) -> int | None:
+        """Which claim an attempt of a job was; None where there was no such attempt."""
+        await self.kind(job_id, caller)
+        if (known := self._attempts.get((job_id, attempt))) is not None:
+            return known
+        for job in await self.store.jobs([job_id]):
+            if job.counter == attempt:
+                return job.claims
+        for row in reversed(await self.store.events(job_id)):
+            if row.counter == attempt and row.trigger in ("claim", "reclaim"):
+                return row.claims
+        return None
 
     async def each(self, answers: Sequence[Awaitable[Any]]) -> list[Any]:
         """What became of each of many; a refusal is an answer, and so is what was wrong with one of them."""

@@ -17,6 +17,7 @@ from tenure.job import Job
 from tenure.outcome import Moved, Noted
 from tenure.postgres.letters import Letter
 from tenure.postgres.listing import Listed
+from tenure.postgres.queues import Queue
 from tenure.rendered import as_json, ids_as_text
 
 #: Shown to who may act as a holder, and to nobody else.
@@ -106,6 +107,13 @@ def letter(one: Letter) -> dict[str, Any]:
     """A dead letter."""
     fields = _without(ids_as_text(one._asdict(), "id", "job_id", "requeued_as"), "payload_json", "last_error_json")
     return {"dlq_id": str(one.id), **fields, "payload": one.payload, "last_error": one.last_error}
+
+
+def queue(one: Queue) -> dict[str, Any]:
+    """A queue as it is now."""
+    fields = _without(one._asdict(), "now", "paused", "at_least")
+    paused = None if one.paused is None else asdict(one.paused)
+    return {**fields, "at_least": list(one.at_least), "paused": paused}
 
 
 def declared(contract: Contract) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -28,6 +29,16 @@ class Stranger(NamedTuple):
     type: str
     contract: str
     waited_s: float
+
+
+class Working(NamedTuple):
+    """A worker that holds jobs: how many, since when, and when it was last heard of."""
+
+    worker_id: str
+    held: int
+    since: datetime | None
+    last_heartbeat_at: datetime | None
+    lease_expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tenure.marks import Marks
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.postgres import claiming, notes, operators, verbs
 from tenure.postgres.audit import Audit
-from tenure.postgres.claiming import Claimer, Stranger
+from tenure.postgres.claiming import Claimer, Stranger, Working
 from tenure.postgres.engine import Engine, ask
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
@@ -246,6 +246,32 @@ class Store:
 
         return await self._engine.by_contract(held, fail)
 
+    async def report(
+        self,
+        verb: str,
+        held: Held,
+        events: Sequence[Any],
+        *,
+        result: Any = None,
+        failure: Failure | None = None,
+        key: str | None = None,
+    ) -> Moved:
+        """End a held job by succeed, fail or cancel, and keep the events that its holder reports: both, or neither."""
+        keys = _one(key)
+        bodies = [intake.document("event", event, self._max_bytes) for event in events]
+
+        async def report(machine: Machine, part: Sequence[int]) -> list[Outcome]:
+            batch = _batch([held], part, keys)
+            batch.notes = [f"[{','.join(bodies)}]"]  # what a repeat must have in common
+            if failure is not None:
+                verbs.tell(batch, machine, [failure], self._max_bytes)
+            elif result is not None:
+                batch.results = [self._result(result)]
+            return await self._engine.run(lambda: verbs.report(machine, verb, batch, bodies))
+
+        outcomes: list[Outcome] = await self._engine.by_contract([held], report)
+        return _only(outcomes)
+
     async def compensated(self, held: Held, *, key: str | None = None) -> Moved:
         """The effects that a failure named are undone: the job ends as it failed."""
         _one(key)
@@ -414,6 +440,11 @@ class Store:
             )
         )  # fmt: skip
 
+    async def hasten(self, job_id: int) -> None:
+        """Make a ready job due now, whatever it waits for."""
+        intake.whole("id", job_id, 1, intake.MAX_ID)
+        await self._engine.run(lambda: ask("hasten", {"id": job_id}))
+
     async def requeue(self, job_id: int, *, actor: str, key: str | None = None) -> int:
         """Run a finished job again as a new one, linked both ways: the new job's id."""
         return await operators.requeue(self._engine, self.letters, job_id, actor=actor, key=key)
@@ -501,6 +532,11 @@ class Store:
         """Jobs that match, live or finished, newest first; `after` is where an earlier page ended."""
         wanted = Wanted(state, type, queue, tenant_id, contract, older_s, younger_s)
         return await find(self._engine, wanted, limit=limit, after=after)
+
+    async def workers(self, limit: int = 1_000) -> list[Working]:
+        """Who holds jobs now, by name."""
+        rows = await self._engine.run(lambda: ask("workers", {"limit": limit}))
+        return [Working._make(row) for row in rows]
 
     async def events(self, job_id: int) -> list[Logged]:
         """The log of one job, in order."""

@@ -166,6 +166,20 @@ def finish(machine: Machine, verb: str, batch: Batch, *, skip_locked: bool = Fal
     return (yield from settle_after(machine, outcomes))
 
 
+def report(machine: Machine, verb: str, batch: Batch, events: Sequence[str]) -> Plan[list[Outcome]]:
+    """Move a held job, and keep what its holder reports with that: both, or neither."""
+    outcomes: list[Outcome] = yield Atomic(_moved_and_emitted(machine, verb, batch, events))
+    return (yield from settle_after(machine, outcomes))
+
+
+def _moved_and_emitted(machine: Machine, verb: str, batch: Batch, events: Sequence[str]) -> Plan[list[Outcome]]:
+    (outcome,) = yield from _move_and_wake(machine, verb, batch, {"fenced": True})
+    if isinstance(outcome, Moved) and not outcome.compensate and batch.held:
+        (held,) = batch.held
+        yield statement("emit", {"id": held.id, "claims": held.claims, "bodies": list(events)})
+    return [outcome]
+
+
 def _move(
     machine: Machine, verb: str, batch: Batch, extra: Mapping[str, Any], *, skip_locked: bool = False
 ) -> Plan[list[Outcome]]:

@@ -1,0 +1,88 @@
+"""Routes for workers that look for work: claims, what is due, wake-ups, and what their tasks want."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+
+from tenure.http import answers, bodies, shown
+from tenure.http.answers import responses
+from tenure.http.asked import caller, desk, needs, routes
+from tenure.http.bodies import LONGEST_WAIT_S
+from tenure.http.lines import Which
+from tenure.http.shown import Json
+from tenure.intake import MAX_ID
+from tenure.job_type import JobType
+from tenure.local import Local
+from tenure.postgres.claiming import Claimer
+from tenure.wakeup import ABOUT_A_JOB
+
+router = routes("claims")
+_WORK = needs("work")
+
+
+@router.post("/api/v1/claims", responses=responses(answers.Claims, refuses=(409,)), openapi_extra=_WORK)
+async def claim(request: Request, body: bodies.Claim) -> Json:
+    """Take due jobs under a lease. With `wait_seconds`, wait for some; with `claim_key`, ask again after a lost answer."""
+    at, who = desk(request), caller(request)
+    contract = await at.store.contract(body.contract)
+    types = None if body.types is None else tuple(body.types)
+    which = Which(body.contract, tuple(body.queues), types, who.tenant)
+    claimer = Claimer(body.worker_id, body.limit, body.claim_key)
+    jobs = await at.claim(which, claimer, body.wait_seconds, request.is_disconnected)
+    won = [shown.claim(job, contract) for job in jobs]
+    if body.record and jobs:
+        rows = await at.store.records(body.contract, [job.id for job in jobs])
+        for job, one in zip(jobs, won, strict=True):
+            one["job"]["record"] = rows.get(job.id)
+    return Json({"claims": won})
+
+
+@router.post("/api/v1/due", responses=responses(answers.Due), openapi_extra=_WORK)
+async def due(request: Request, body: bodies.Due) -> Json:
+    """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
+    return Json({"contracts": await desk(request).store.due(body.contracts, body.queues)})
+
+
+@router.post("/api/v1/strangers", responses=responses(answers.Strangers), openapi_extra=_WORK)
+async def strangers(request: Request, body: bodies.Strangers) -> Json:
+    """Due jobs of types that this worker does not know; those that nobody knew for an hour are ended."""
+    caller(request).must_be_unbound()
+    local = Local(desk(request).store)
+    found = await local.strangers(body.contracts, body.queues, body.known, worker=body.worker_id)
+    return Json({"jobs": [{"id": str(job_id), "type": kind} for job_id, kind in found]})
+
+
+@router.get("/api/v1/wakeups", responses=responses(answers.Wakeups, body=False), openapi_extra=_WORK)
+async def wakeups(
+    request: Request,
+    after: Annotated[str | None, Query(max_length=64, description="The cursor of the last answer.")] = None,
+    wait_seconds: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)] = 0,
+) -> Json:
+    """What was heard since the cursor: where there may be jobs, and which jobs something was done to."""
+    at = desk(request)
+    heard = await at.bell.since(after, wait_seconds)
+    cursor = at.bell.cursor
+    told = [{"contract": contract, "queue": queue} for contract, queue in heard if _may_hear(request, contract, queue)]
+    return Json({"wakeups": told, "cursor": cursor})
+
+
+def _may_hear(request: Request, contract: str, queue: str) -> bool:
+    """Who is bound to a tenant hears of its own jobs alone, as far as they are known here."""
+    who = caller(request)
+    if contract != ABOUT_A_JOB or who.tenant is None:
+        return True
+    number = int(queue) if queue.isdecimal() and len(queue) < 20 else MAX_ID
+    kind = desk(request).knows(number)
+    return kind is not None and kind.tenant == who.tenant
+
+
+@router.put("/api/v1/types", responses=responses(answers.Declared), openapi_extra=_WORK)
+async def declare(request: Request, body: bodies.Types) -> Json:
+    """Declare what tasks want otherwise than their contracts; for all tenants, so a key must be bound to none."""
+    caller(request).must_be_unbound()
+    types = [JobType(**one.model_dump()) for one in body.types]
+    if types:
+        await desk(request).store.types.declare(types)
+    return Json({"declared": len(types)})

@@ -1,0 +1,174 @@
+"""Routes for who holds a job: everything that a holder says, fenced by (job, claims, token)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+
+from tenure.errors import BadInput
+from tenure.http import answers, bodies, shown
+from tenure.http.answers import responses
+from tenure.http.asked import JobId, caller, desk, job_number, needs, repeat_key, routes
+from tenure.http.desk import Desk, Said
+from tenure.http.shown import Json
+from tenure.job import Held
+
+router = routes("holding")
+_WORK = needs("work")
+_ANSWER = responses(answers.Answer, refuses=(404, 409))
+
+
+async def _held(request: Request, job_id: str, body: bodies.Proof) -> Held:
+    return await desk(request).held(job_number(job_id), body.claims, body.lease_token, caller(request))
+
+
+async def _say(request: Request, job_id: str, verb: str, body: bodies.Keyed, **facts: Any) -> Json:
+    """Say a word of a job that is held; what became of it."""
+    key = repeat_key(request, body.idempotency_key)
+    said = Said(await _held(request, job_id, body), key, **facts)
+    return Json(shown.answer(await desk(request).say(verb, said), said.held.id))
+
+
+@router.post("/api/v1/jobs/{job_id}/start", responses=_ANSWER, openapi_extra=_WORK)
+async def start(request: Request, job_id: JobId, body: bodies.Keyed) -> Json:
+    """Say that the handler begins; nothing under a contract without that step."""
+    return await _say(request, job_id, "start", body)
+
+
+@router.post("/api/v1/jobs/{job_id}/heartbeat", responses=_ANSWER, openapi_extra=_WORK)
+async def heartbeat(request: Request, job_id: JobId, body: bodies.Keyed) -> Json:
+    """Say that the work goes on. The answer says until when the job is held, and whether to stop."""
+    key = repeat_key(request, body.idempotency_key)
+    if key is None:
+        return await _say(request, job_id, "heartbeat", body)
+    return Json(shown.answer(await desk(request).store.heartbeat(await _held(request, job_id, body), key=key)))
+
+
+@router.post("/api/v1/jobs/{job_id}/progress", responses=_ANSWER, openapi_extra=_WORK)
+async def progress(request: Request, job_id: JobId, body: bodies.Value) -> Json:
+    """Show how far the work is."""
+    return Json(shown.answer(await desk(request).store.progress(await _held(request, job_id, body), body.value)))
+
+
+@router.post("/api/v1/jobs/{job_id}/checkpoint", responses=_ANSWER, openapi_extra=_WORK)
+async def checkpoint(request: Request, job_id: JobId, body: bodies.Value) -> Json:
+    """Save what the next attempt shall begin with."""
+    return Json(shown.answer(await desk(request).store.checkpoint(await _held(request, job_id, body), body.value)))
+
+
+@router.post(
+    "/api/v1/jobs/{job_id}/effect", responses=responses(answers.Effect, refuses=(404, 409)), openapi_extra=_WORK
+)
+async def effect(request: Request, job_id: JobId, body: bodies.Effect) -> Json:
+    """Record that a node has had its effect: once per job, over all attempts."""
+    held = await _held(request, job_id, body)
+    had = await desk(request).store.effect(held, body.node, body.result, compensable=body.compensable)
+    return Json({"recorded": had.recorded, "result": body.result if had.recorded else shown.decoded(had.result_json)})
+
+
+@router.post(
+    "/api/v1/jobs/{job_id}/undone", responses=responses(answers.Undone, refuses=(404, 409)), openapi_extra=_WORK
+)
+async def undone(request: Request, job_id: JobId, body: bodies.Undone) -> Json:
+    """Record that a node's effect is undone."""
+    await desk(request).store.undone(await _held(request, job_id, body), body.node)
+    return Json({"id": job_id})
+
+
+@router.get(
+    "/api/v1/jobs/{job_id}/effects",
+    responses=responses(answers.Effects, refuses=(404,), body=False),
+    openapi_extra=_WORK,
+)
+async def effects(request: Request, job_id: JobId) -> Json:
+    """The nodes of a job that have had their effect, newest first, with what came of each."""
+    number, at = job_number(job_id), desk(request)
+    await at.kind(number, caller(request))
+    return Json({"effects": await at.store.effects(number)})
+
+
+@router.post("/api/v1/jobs/{job_id}/succeed", responses=_ANSWER, openapi_extra=_WORK)
+async def succeed(request: Request, job_id: JobId, body: bodies.Succeed) -> Json:
+    """End a job well, with its result."""
+    return await _say(request, job_id, "succeed", body, result=body.result)
+
+
+@router.post("/api/v1/jobs/{job_id}/fail", responses=_ANSWER, openapi_extra=_WORK)
+async def fail(request: Request, job_id: JobId, body: bodies.Fail) -> Json:
+    """Report a failure: facts only. The answer says whether and when it runs again, or which effects to undo first."""
+    return await _say(request, job_id, "fail", body, failure=body.error.failure())
+
+
+@router.post("/api/v1/jobs/{job_id}/snooze", responses=_ANSWER, openapi_extra=_WORK)
+async def snooze(request: Request, job_id: JobId, body: bodies.Snooze) -> Json:
+    """Put a job off, at no cost to its budget."""
+    return await _say(request, job_id, "snooze", body, delay_ms=round(body.seconds * 1_000))
+
+
+@router.post("/api/v1/jobs/{job_id}/hand-back", responses=_ANSWER, openapi_extra=_WORK)
+async def hand_back(request: Request, job_id: JobId, body: bodies.HandBack) -> Json:
+    """Give a job back unfinished, its contract's way."""
+    return await _say(
+        request, job_id, "hand-back", body, delay_ms=round(body.seconds * 1_000), reason=body.reason
+    )
+
+
+@router.post("/api/v1/jobs/{job_id}/cancelled", responses=_ANSWER, openapi_extra=_WORK)
+async def cancelled(request: Request, job_id: JobId, body: bodies.Cancelled) -> Json:
+    """End a job as cancelled, by its holder: because it was asked to stop, or chose to."""
+    return await _say(request, job_id, "cancelled", body, reason=body.reason)
+
+
+@router.post("/api/v1/jobs/{job_id}/compensated", responses=_ANSWER, openapi_extra=_WORK)
+async def compensated(request: Request, job_id: JobId, body: bodies.Keyed) -> Json:
+    """The effects that a failure named are undone: the job ends as it failed."""
+    key = repeat_key(request, body.idempotency_key)
+    return Json(shown.answer(await desk(request).store.compensated(await _held(request, job_id, body), key=key)))
+
+
+@router.post("/api/v1/jobs/{job_id}/compensation-failed", responses=_ANSWER, openapi_extra=_WORK)
+async def compensation_failed(request: Request, job_id: JobId, body: bodies.Fail) -> Json:
+    """The effects could not be undone: the job is set aside for a person to look at."""
+    key, held = repeat_key(request, body.idempotency_key), await _held(request, job_id, body)
+    return Json(shown.answer(await desk(request).store.compensation_failed(held, body.error.failure(), key=key)))
+
+
+@router.post("/api/v1/finishes", responses=responses(answers.Answers, refuses=(409,)), openapi_extra=_WORK)
+async def finishes(request: Request, body: bodies.Finishes) -> Json:
+    """Last words of many jobs; each is answered or refused by itself, in the order asked."""
+    at, who = desk(request), caller(request)
+
+    async def finish(one: bodies.Finish) -> Any:
+        facts = _facts(one)
+        held = await at.held(job_number(one.id), one.claims, one.lease_token, who)
+        return await at.say(one.verb, Said(held, one.idempotency_key, **facts))
+
+    became = await at.each([finish(one) for one in body.finishes])
+    return Json({"answers": [shown.answer(one) for one in became]})
+
+
+def _facts(one: bodies.Finish) -> dict[str, Any]:
+    """The facts of a finish; refuses what its verb has no use for."""
+    uses = {"succeed": {"result"}, "fail": {"error"}, "snooze": {"seconds"}, "hand-back": {"seconds", "reason"}}
+    given = {name for name in ("result", "error", "seconds", "reason") if getattr(one, name) is not None}
+    if odd := given - uses.get(one.verb, {"reason"}):
+        raise BadInput(f"a finish of the verb {one.verb} takes no {sorted(odd)[0]}. Next: leave it out")
+    return {
+        "result": one.result,
+        "failure": (one.error or bodies.Error()).failure() if one.verb == "fail" else None,
+        "delay_ms": round((one.seconds or 0) * 1_000),
+        "reason": one.reason,
+    }
+
+
+@router.post("/api/v1/heartbeats", responses=responses(answers.Answers, refuses=(409,)), openapi_extra=_WORK)
+async def heartbeats(request: Request, body: bodies.Heartbeats) -> Json:
+    """Say of many jobs that the work goes on."""
+    at, who = desk(request), caller(request)
+    became = await at.each([_beat(at, one, who) for one in body.heartbeats])
+    return Json({"answers": [shown.answer(one) for one in became]})
+
+
+async def _beat(at: Desk, one: bodies.Beat, who: Any) -> Any:
+    return await at.say("heartbeat", Said(await at.held(job_number(one.id), one.claims, one.lease_token, who)))

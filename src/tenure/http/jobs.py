@@ -1,0 +1,120 @@
+"""Routes of jobs: make them, list them, look at one, read its log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+
+from tenure.errors import TenureError
+from tenure.http import answers, bodies, shown
+from tenure.http.answers import responses
+from tenure.http.asked import Cursor, JobId, Limit, caller, cursor_number, desk, job_number, needs, repeat_key, routes
+from tenure.http.callers import Caller
+from tenure.http.refusals import told
+from tenure.http.shown import Json
+from tenure.job import NewJob
+from tenure.outcome import Enqueued
+from tenure.search import parse
+
+router = routes("jobs")
+_READERS = ("enqueue", "work", "operate")
+
+
+@router.post(
+    "/api/v1/jobs",
+    status_code=201,
+    responses={200: {"model": answers.Made}, **responses(answers.Made, status=201, refuses=(409,))},
+    openapi_extra=needs("enqueue"),
+)
+async def enqueue(request: Request, body: bodies.Enqueue) -> Json:
+    """Make a job. With an idempotency key, at most once: the same key and body again get the same job (200)."""
+    who, at = caller(request), desk(request)
+    job = body.job(who.of(body.tenant_id), repeat_key(request, body.idempotency_key))
+    made = await at.enqueue(job, who)
+    state = (await at.store.contract(job.contract)).initial
+    if not made.made and (found := await at.store.jobs([made.job_id])):
+        state = found[0].state
+    fields = {name: getattr(job, name) for name in ("contract", "queue", "type", "tenant_id")}
+    answer = {"id": str(made.job_id), "made": made.made, "state": state, **fields}
+    return Json(answer, status_code=201 if made.made else 200)
+
+
+@router.post(
+    "/api/v1/jobs/batch", responses=responses(answers.MadeMany, refuses=(409,)), openapi_extra=needs("enqueue")
+)
+async def enqueue_many(request: Request, body: bodies.EnqueueMany) -> Json:
+    """Make many jobs; each is made or refused by itself, in the order asked."""
+    who, at = caller(request), desk(request)
+
+    async def make(one: bodies.Enqueue) -> Enqueued:
+        return await at.enqueue(_new(one, who), who)
+
+    made = await at.each([make(one) for one in body.jobs])
+    return Json({"jobs": [_made(one) for one in made]})
+
+
+def _new(one: bodies.Enqueue, who: Caller) -> NewJob:
+    return one.job(who.of(one.tenant_id), one.idempotency_key)
+
+
+def _made(one: Enqueued | TenureError) -> dict[str, Any]:
+    return {"error": told(one)} if isinstance(one, TenureError) else {"id": str(one.job_id), "made": one.made}
+
+
+@router.get("/api/v1/jobs", responses=responses(answers.JobPage, body=False), openapi_extra=needs("operate"))
+async def list_jobs(
+    request: Request,
+    q: Annotated[
+        str, Query(max_length=1_000, description="What to find.", examples=["state:dead type:send age:>1h"])
+    ] = "",
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Json:
+    """Jobs that match, newest first. A page never reads more than a bound; `stopped` says that it was reached."""
+    wanted = asdict(parse(q))
+    wanted["tenant_id"] = caller(request).of(wanted["tenant_id"])
+    page = await desk(request).store.find(**wanted, limit=limit, after=cursor_number(cursor))
+    return Json(
+        {
+            "jobs": [shown.listed(one) for one in page.jobs],
+            "next": None if page.next is None else str(page.next),
+            "stopped": page.stopped,
+        }
+    )
+
+
+@router.get(
+    "/api/v1/jobs/{job_id}",
+    responses=responses(answers.Job, refuses=(404,), body=False),
+    openapi_extra=needs(*_READERS),
+)
+async def show_job(request: Request, job_id: JobId) -> Json:
+    """A job, live or finished, with the row of its contract's view."""
+    number, who, at = job_number(job_id), caller(request), desk(request)
+    await at.kind(number, who)
+    seen = await at.store.look(number)
+    may_hold = not who.scopes.isdisjoint(("work", "admin"))
+    again = seen.around.again
+    return Json(
+        {
+            **shown.job(seen.job),
+            "record": shown.record(seen.record, tokens=may_hold),
+            "progress": seen.progress,
+            "dlq_id": None if seen.letter is None else str(seen.letter.id),
+            "requeued_as": None if again is None else str(again),
+        }
+    )
+
+
+@router.get(
+    "/api/v1/jobs/{job_id}/events",
+    responses=responses(answers.Events, refuses=(404,), body=False),
+    openapi_extra=needs(*_READERS),
+)
+async def events(request: Request, job_id: JobId) -> Json:
+    """A job's log: every hop, and every fact that its contract writes down, in order."""
+    number, at = job_number(job_id), desk(request)
+    await at.kind(number, caller(request))
+    return Json({"events": [shown.event(logged) for logged in await at.store.events(number)]})

@@ -1,0 +1,116 @@
+"""Routes of dead letters: look at them, run one again, or throw it away, with two people where that is the rule."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Query, Request
+
+from tenure.errors import BadInput, Refused
+from tenure.http import answers, bodies, shown
+from tenure.http.answers import responses
+from tenure.http.asked import (
+    Cursor,
+    LetterId,
+    Limit,
+    caller,
+    cursor_number,
+    desk,
+    needs,
+    repeat_key,
+    routes,
+)
+from tenure.http.refusals import Forbidden, ForeignTenant
+from tenure.http.shown import Json
+from tenure.intake import MAX_ID
+from tenure.postgres.letters import Letter
+
+router = routes("dead letters")
+_APPROVE = needs("approve")
+_LETTER = responses(answers.Letter, refuses=(404, 409))
+
+
+@router.get(
+    "/api/v1/dlq/items", responses=responses(answers.LetterPage, body=False), openapi_extra=needs("operate", "approve")
+)
+async def list_letters(
+    request: Request,
+    contract: Annotated[str | None, Query(max_length=100)] = None,
+    tenant_id: Annotated[str | None, Query(max_length=100)] = None,
+    status: Literal["open", "requeued", "discarded"] | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Json:
+    """Dead letters, newest first, a page at a time."""
+    found = await desk(request).store.letters.list(
+        contract=contract, tenant_id=caller(request).of(tenant_id), status=status, limit=limit + 1,
+        after=cursor_number(cursor),
+    )  # fmt: skip
+    page = found[:limit]
+    more = len(found) > limit
+    return Json({"items": [shown.letter(letter) for letter in page], "next": str(page[-1].id) if more else None})
+
+
+@router.get(
+    "/api/v1/dlq/items/{letter_id}",
+    responses=responses(answers.Letter, refuses=(404,), body=False),
+    openapi_extra=needs("operate", "approve"),
+)
+async def show_letter(request: Request, letter_id: LetterId) -> Json:
+    """A dead letter: what was set aside, why, and what was decided about it."""
+    return Json(shown.letter(await _found(request, letter_id)))
+
+
+@router.post(
+    "/api/v1/dlq/items/{letter_id}/requeue",
+    responses=responses(answers.Requeued, refuses=(404, 409)),
+    openapi_extra=needs("operate"),
+)
+async def requeue(request: Request, letter_id: LetterId, body: bodies.Again | None = None) -> Json:
+    """Run a dead letter's job again, as a new job that points back to it; once."""
+    key = repeat_key(request, body.idempotency_key if body else None)
+    letter = await _found(request, letter_id)
+    made = await desk(request).store.letters.requeue(letter.id, actor=caller(request).actor, key=key)
+    return Json({"dlq_id": str(letter.id), "job_id": str(made), "status": "queued"})
+
+
+@router.post("/api/v1/dlq/items/{letter_id}/discard", responses=_LETTER, openapi_extra=_APPROVE)
+async def discard(request: Request, letter_id: LetterId, body: bodies.Discard) -> Json:
+    """Ask to throw a dead letter away; done at once where its contract wants no second person."""
+    key, letter = repeat_key(request, body.idempotency_key), await _found(request, letter_id)
+    asked = await desk(request).store.letters.request_discard(
+        letter.id, person=_person(request, body.person), reason=body.reason, key=key
+    )
+    return Json(shown.letter(asked))
+
+
+@router.post("/api/v1/dlq/items/{letter_id}/approve", responses=_LETTER, openapi_extra=_APPROVE)
+async def approve(request: Request, letter_id: LetterId, body: bodies.Approve | None = None) -> Json:
+    """Agree that a dead letter be thrown away; never the person who asked."""
+    asked = body or bodies.Approve()
+    key, letter = repeat_key(request, asked.idempotency_key), await _found(request, letter_id)
+    person = _person(request, asked.person)
+    return Json(shown.letter(await desk(request).store.letters.approve_discard(letter.id, person=person, key=key)))
+
+
+async def _found(request: Request, letter_id: str) -> Letter:
+    """The dead letter that is meant; refuses another tenant's."""
+    number, who = int(letter_id), caller(request)
+    if not 0 < number <= MAX_ID:
+        raise Refused(None, f"there is no dead letter with id {number}", code="DLQ_ITEM_NOT_FOUND")
+    letter = await desk(request).store.letters.show(number)
+    if who.tenant not in (None, letter.tenant_id):
+        raise ForeignTenant(f"dead letter {number} is another tenant's. Next: use a key of that tenant")
+    return letter
+
+
+def _person(request: Request, given: str | None) -> str:
+    """Who decides: the person whose key it is. A key that names nobody lets the caller say who they are."""
+    who = caller(request)
+    if who.person is None:
+        if given is None:
+            raise BadInput("say who decides, as person. Next: or use a key that names a person")
+        return given
+    if given not in (None, who.person):
+        raise Forbidden(f"this key is {who.person}'s, and cannot decide for {given!r}. Next: leave person out")
+    return who.person

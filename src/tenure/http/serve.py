@@ -1,0 +1,190 @@
+"""Run a dispatcher: listen, hear wake-ups, keep up what time does to jobs, and stop in order.
+
+    connect (waiting for a database that is away) ─▶ who may come in? ─▶ listen ─▶ … ─▶ told to stop
+    told to stop ─▶ nobody new, who waits is let go, who was heard is answered ─▶ connections closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import uvicorn
+
+from tenure.errors import BadInput, CannotConnect
+from tenure.http.callers import Keyring, is_loopback
+from tenure.http.desk import Desk
+from tenure.http.server import application
+from tenure.patience import Patience
+from tenure.postgres.listen import Listener
+from tenure.postgres.store import Store
+from tenure.settings import Settings
+
+_log = logging.getLogger("tenure.http")
+#: Statements under way at once; more would only wait for each other in the database.
+_CONNECTIONS = 10
+#: So long who was heard has to be answered after the dispatcher was told to stop.
+_DRAIN_S = 20
+#: What runs beside the server, on the same event loop, until it stops.
+Beside = Callable[[], Coroutine[Any, Any, None]]
+
+
+class _Server(uvicorn.Server):
+    """A server whose signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: the dispatcher decides what they mean."""
+        yield
+
+
+class Dispatcher:
+    """One dispatcher, on one address; runs once."""
+
+    def __init__(
+        self,
+        dsn: str,
+        settings: Settings,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        beside: Callable[[], list[Beside]] = list,
+    ) -> None:
+        self._dsn = dsn
+        self._settings = settings
+        self._socket = _bound(host, port)
+        self._host = host
+        self._beside = beside
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._server: _Server | None = None
+        self._was_told = False
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def stop(self) -> None:
+        """Stop, from any thread: answer what was heard, and end. Told twice, at once."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop)
+        self._was_told = True
+
+    def _stop(self) -> None:
+        if self._stopping is not None and self._stopping.is_set() and self._server is not None:
+            self._server.force_exit = True
+        if self._stopping is not None:
+            self._stopping.set()
+
+    async def run(self, ready: Callable[[str, bool], None] = lambda url, is_open: None, *, signals: bool = True) -> None:
+        """Serve until told to stop. `ready` hears the address, and whether anybody on this machine may come in."""
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if self._was_told:
+            return
+        if signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._stop)
+        try:
+            store = await self._connected(self._stopping)
+            if store is not None:
+                async with contextlib.aclosing(_Closing(store)):
+                    await self._serve(store, self._stopping, ready)
+        finally:
+            self._socket.close()
+            if signals:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    self._loop.remove_signal_handler(number)
+
+    async def _connected(self, stopping: asyncio.Event) -> Store | None:
+        """A store, as soon as the database is there; None where it is told to stop before."""
+        patience, said, settings = Patience(), False, self._settings
+        while not stopping.is_set():
+            try:
+                return await Store.connect(
+                    self._dsn, numbers=settings.numbers, max_bytes=settings.max_payload_bytes,
+                    connections=_CONNECTIONS, wake=settings.wakeups,
+                )  # fmt: skip
+            except CannotConnect as error:
+                if not said:
+                    _log.warning("the dispatcher waits for its database: %s", error)
+                said = True
+                await patience.wait()
+        return None
+
+    async def _serve(self, store: Store, stopping: asyncio.Event, ready: Callable[[str, bool], None]) -> None:
+        settings = self._settings
+        await store.contracts()  # a schema that is missing is said here, and not to the first client
+        keyring = Keyring(store, settings.admin_key)
+        is_open = await keyring.is_open()
+        if is_open and not is_loopback(self._host):
+            raise BadInput(
+                f"a dispatcher without keys must not listen on {self._host}: anybody could do anything. "
+                "Next: tenure keys create NAME --scope admin, or set TENURE_ADMIN_KEY, or listen on 127.0.0.1"
+            )
+        desk = Desk(store, settings.max_payload_bytes)
+        app = application(
+            desk, keyring, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes
+        )
+        self._server = server = _Server(
+            uvicorn.Config(
+                app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None,
+                timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False,
+            )
+        )  # fmt: skip
+        beside = [self._listen(desk)] if settings.wakeups else []
+        tasks = [asyncio.create_task(one) for one in (*beside, *(begin() for begin in self._beside()))]
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        try:
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.005)
+            ready(self.url, is_open)
+            await asyncio.wait([serving, waiting := asyncio.create_task(stopping.wait())], return_when="FIRST_COMPLETED")
+            waiting.cancel()
+            desk.bell.close()
+            server.should_exit = True
+            await serving
+            await desk.rest()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _listen(self, desk: Desk) -> Coroutine[Any, Any, None]:
+        return Listener(self._settings.direct_url or self._dsn, desk.bell.heard).run()
+
+
+class _Closing:
+    """A store as something to close."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._store.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at this address; says why it cannot be had."""
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.socket(family, kind)
+    except OSError as error:
+        raise BadInput(f"{host} is no address to listen on: {error.strerror or error}") from None
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind(address)
+    except OSError as error:
+        found.close()
+        raise BadInput(
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Next: choose another port with --port"
+        ) from None
+    found.set_inheritable(False)
+    return found

@@ -1,0 +1,124 @@
+"""The dispatcher as an application: its routes, how it refuses, and whether it is ready."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from tenure import __version__
+from tenure.errors import BadInput, TenureError
+from tenure.http import claims, holding, jobs, letters, operators, rehearsal, tasks
+from tenure.http.asked import needs, routes
+from tenure.http.callers import Keyring
+from tenure.http.desk import Desk
+from tenure.http.guard import Named
+from tenure.http.refusals import NoSuchRoute, headers_of, status_of, told
+from tenure.http.shown import Json
+from tenure.settings import MAX_BODY_BYTES
+
+_log = logging.getLogger("tenure.http")
+_ABOUT = """Durable jobs on PostgreSQL: held under a lease, moved by a contract.
+
+Send a key as `Authorization: Bearer tenure_…`; `x-scopes` of an operation names the scopes of which it needs one.
+Every answer carries `X-Request-Id` and `X-Trace-Id`.
+"""
+
+
+def application(
+    desk: Desk, keyring: Keyring, *, internal_run: bool = False, max_body_bytes: int = MAX_BODY_BYTES
+) -> FastAPI:
+    """The dispatcher's application, on a desk and the keys of its database."""
+    app = FastAPI(
+        title="Tenure", version=__version__, description=_ABOUT, openapi_url=None, docs_url=None, redoc_url=None,
+        redirect_slashes=False,
+    )  # fmt: skip
+    app.state.desk, app.state.keyring = desk, keyring
+    app.state.internal_run, app.state.max_body_bytes = internal_run, max_body_bytes
+    for part in (jobs, claims, holding, operators, letters, tasks, rehearsal):
+        app.include_router(part.router)
+    app.include_router(_about_itself())
+    app.add_api_route("/healthz", _alive, include_in_schema=False, methods=["GET"])
+    app.add_api_route("/readyz", _ready, include_in_schema=False, methods=["GET"])
+    app.add_middleware(Named)
+    app.add_exception_handler(TenureError, _refused)
+    app.add_exception_handler(RequestValidationError, _refused)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _failed)
+    return app
+
+
+def described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI of an application, with the way in which keys are sent."""
+    if app.openapi_schema is None:
+        schema = app.openapi()
+        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"key": []}]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schema["components"]["schemas"].pop(unused, None)
+    return app.openapi_schema or {}
+
+
+def _about_itself() -> Any:
+    router = routes("about")
+
+    @router.get("/openapi.json", include_in_schema=False, openapi_extra=needs())
+    async def openapi(request: Request) -> Json:
+        """The OpenAPI of this dispatcher."""
+        return Json(described(request.app))
+
+    return router
+
+
+async def _alive() -> Json:
+    """Whether the process answers."""
+    return Json({"status": "ok"})
+
+
+async def _ready(request: Request) -> Json:
+    """Whether it can do what it is asked: the database is there, and it is not about to stop."""
+    desk: Desk = request.app.state.desk
+    if desk.bell.is_over:
+        return Json({"status": "stopping"}, status_code=503)
+    await desk.store.contracts()
+    return Json({"status": "ok"})
+
+
+async def _refused(request: Request, error: Exception) -> Json:
+    """A refusal in its envelope."""
+    known = error if isinstance(error, TenureError) else _named(error)
+    status = error.status_code if isinstance(error, HTTPException) else status_of(known)
+    headers = {**headers_of(known), **(getattr(error, "headers", None) or {})}
+    if status >= 500:
+        _log.warning("%s %s: %s", request.method, request.url.path, known)
+    return Json({"error": told(known), "trace_id": request.state.trace_id}, status_code=status, headers=headers)
+
+
+async def _failed(request: Request, error: Exception) -> Json:
+    """What should not happen: said to be ours, and logged with all that is known."""
+    trace_id = getattr(request.state, "trace_id", "")
+    _log.exception("%s %s failed (trace %s)", request.method, request.url.path, trace_id, exc_info=error)
+    known = TenureError(f"the dispatcher failed; it is in its log under the trace {trace_id}. Next: report it")
+    return Json({"error": told(known), "trace_id": trace_id}, status_code=500)
+
+
+def _named(error: Exception) -> TenureError:
+    """The framework's own refusals, in our words."""
+    if isinstance(error, RequestValidationError):
+        return BadInput("; ".join(_fault(fault) for fault in error.errors()[:5]) or "the request is wrong")
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        refused = NoSuchRoute("this address does not take that method. Next: see /openapi.json")
+        refused.reason_code = "METHOD_NOT_ALLOWED"  # type: ignore[attr-defined]
+        return refused
+    return NoSuchRoute("nothing is at this address. Next: see /openapi.json")
+
+
+def _fault(fault: Any) -> str:
+    """One thing that is wrong with a request: where, and what."""
+    where = ".".join(str(part) for part in fault.get("loc", ()) if part != "body")
+    said = str(fault.get("msg", "is wrong"))[:300].encode("ascii", "backslashreplace").decode()
+    return f"{where[:200]}: {said}" if where else said
+
