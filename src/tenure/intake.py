@@ -25,7 +25,7 @@ MAX_DELAY_MS = 10 * 366 * 86_400_000
 #: How long the names may be that a caller gives.
 LENGTHS: Mapping[str, int] = {
     "type": 200, "queue": 100, "tenant_id": 100, "key": 255, "trace_id": 200, "correlation_id": 200, "worker": 200,
-    "created_by": 200, "state": 40, "contract": 40,
+    "created_by": 200, "state": 40, "contract": 40, "key name": 200,
     "actor": 200, "reason": 1000, "person": 200, "node": 200, "reason_code": 100,
 }  # fmt: skip
 

@@ -133,8 +133,10 @@ def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
 def _admin_key(environ: Mapping[str, str]) -> str | None:
     key = environ.get("TENURE_ADMIN_KEY") or None
     if key is not None and len(key) < _SHORTEST_KEY:
-        raise BadInput(f"TENURE_ADMIN_KEY has {len(key)} characters; whoever guesses it may do everything. Next: give "
-                       f"at least {_SHORTEST_KEY} random ones")
+        raise BadInput(
+            f"TENURE_ADMIN_KEY has {len(key)} characters; whoever guesses it may do everything. Next: give "
+            f"at least {_SHORTEST_KEY} random ones"
+        )
     return key
 
 

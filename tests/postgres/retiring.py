@@ -102,5 +102,6 @@ async def gone(store: Store, db: Harness, *ids: int) -> None:
     later = await ended(store, queue="later")
     db.log_is_sound(later)
     assert (await audit(store)).violations == []
-    assert db.value("select count(*) from tenure.effect where job_id < %s", WIDTH) == 0
+    for table in ("effect", "emitted"):
+        assert db.value(f"select count(*) from tenure.{table} where job_id < %s", WIDTH) == 0
     assert (begun(db), taken(db)) == ([], []), "nobody is left who keeps others from retiring"

@@ -145,7 +145,7 @@ async def test_an_empty_range_leaves_too(store: Store, db: Harness) -> None:
     await gone(store, db)
 
 
-async def test_effects_of_a_range_go_with_it_page_by_page(
+async def test_effects_and_events_of_a_range_go_with_it_page_by_page(
     store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_PAGE", 2)
@@ -161,9 +161,16 @@ async def test_effects_of_a_range_go_with_it_page_by_page(
         " select id, 'charge', 1, started_at from tenure.job_done where id = %s",
         other,
     )
+    for of, count in ((job_id, 5), (other, 1)):
+        db.sql(
+            "insert into tenure.emitted (job_id, claims, body) select %s, 1, '{}' from generate_series(1, %s)",
+            of,
+            count,
+        )
     assert await retired(store) == 1
     await gone(store, db, job_id)
     assert await store.effects(other) == {"charge": None}
+    assert db.value("select array_agg(job_id) from tenure.emitted") == [other]
 
 
 async def test_keys_may_go_once_the_range_of_their_jobs_has_left(store: Store, db: Harness) -> None:

@@ -16,6 +16,7 @@ from tenure.contracts import BUILT_IN
 from tenure.errors import Refused, Unavailable
 from tenure.job import Failure, Job, NewJob
 from tenure.job_type import JobType
+from tenure.key import digest
 from tenure.outcome import Moved
 from tenure.postgres.migrate import Report, migrate
 from tenure.postgres.store import Store
@@ -135,6 +136,9 @@ async def test_the_app_does_everything_that_an_operator_does(login: Login, db: H
         assert (await app.queues.pause("mail", actor="ada"))[1]
         assert "mail" in [queue.name for queue in await app.queues.list()]
         assert await app.queues.resume("mail", actor="ada")
+        made, text = await app.keys.create("k", ["work"], None, None, "ada")
+        assert await app.keys.find(digest(text)) == (made, True)
+        assert (await app.keys.revoke(made.id, "ada"))[1]
         assert len((await app.find(contract=contract)).jobs) > 0
         await app.publish(False)
         assert sorted(await app.contracts()) == sorted(BUILT_IN)
@@ -202,7 +206,9 @@ NEITHER = [
     "delete from tenure.event", "delete from tenure.event_0", "delete from tenure.job_done",
     "delete from tenure.job_done_0", "delete from tenure.effect", "delete from tenure.rerun",
     "delete from tenure.dead_letter", "delete from tenure.job_type", "delete from tenure.range",
-    "delete from tenure.queue",
+    "delete from tenure.queue", "delete from tenure.api_key", "delete from tenure.emitted",
+    "update tenure.api_key set scopes = '{admin}'", "update tenure.api_key set expires_at = null",
+    "update tenure.emitted set body = '{}'",
     "delete from tenure.installation", "delete from tenure.contract", "delete from tenure.migration",
     "update tenure.event set actor = 'nobody'", "update tenure.event_0 set facts = null",
     "update tenure.event set ts = now(), facts = null", "update tenure.job_done set state = 'dead'",
@@ -279,7 +285,7 @@ async def test_the_reader_reads_everything_but_keys(login: Login, store: Store, 
     )
     with psycopg.connect(login("tenure_read"), autocommit=True) as reader:
         hidden = [row["name"] for row in relations if refused(reader, f"select * from {row['name']}")]
-        assert hidden == ["tenure.claim", "tenure.key"]
+        assert hidden == ["tenure.api_key", "tenure.claim", "tenure.key"]
         assert reader.execute("select state from tenure_standard.jobs").fetchall() == [("dead",)]
         writes = [
             command
@@ -358,6 +364,31 @@ async def test_what_a_later_migration_makes_the_app_may_use_without_new_grants(
     with psycopg.connect(reader, autocommit=True) as looking:
         assert looking.execute("select name from tenure.queue").fetchall() == [("mail",)]
         assert refused(looking, "insert into tenure.queue (name) values ('x')")
+    assert strangers(db) == []
+
+
+@pytest.mark.parametrize("grants", [True, False], ids=["by grants", "by the migration alone"])
+async def test_the_reader_sees_which_keys_there_are_and_no_hash(
+    login: Login, dsn: str, db: Harness, grants: bool
+) -> None:
+    app, reader = login("tenure_app"), login("tenure_read")
+    if not grants:
+        db.sql("drop table tenure.api_key, tenure.emitted; delete from tenure.migration where number = 4")
+        assert migrate(dsn).applied == ["0004_dispatcher"]
+    async with Store.open(app) as dispatcher:
+        key, _ = await dispatcher.keys.create("k", ["work"], "acme", None, "ada")
+        assert (await dispatcher.keys.revoke(key.id, "ada"))[1]
+        async with Store.open(reader) as looking:
+            assert [found.key.name for found in await looking.keys.list()] == ["k"]
+    with psycopg.connect(reader, autocommit=True) as person:
+        for command in ("select hash", "select *", "select sha256(hash)", "select a"):
+            assert refused(person, f"{command} from tenure.api_key as a"), command
+        assert refused(person, "update tenure.api_key set revoked_at = null, revoked_by = null")
+        assert person.execute("select count(*) from tenure.emitted").fetchall() == [(0,)]
+    with psycopg.connect(app, autocommit=True) as person:
+        person.execute("insert into tenure.emitted (job_id, claims, body) values (1, 1, '{}')")
+        person.execute("update tenure.emitted set routed_at = now()")
+        assert refused(person, "update tenure.api_key set tenant_id = null")
     assert strangers(db) == []
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, dev, dlq, enqueue, jobs, migrate, proving, queues, serve, upkeep, worker
+from tenure.cli import contracts, demo, dev, dlq, enqueue, jobs, keys, migrate, proving, queues, serve, upkeep, worker
 from tenure.cli.shown import refusal
 from tenure.errors import TenureError
 
@@ -37,6 +37,7 @@ dlq.add_to(app)
 worker.add_to(app)
 enqueue.add_to(app)
 queues.add_to(app)
+keys.add_to(app)
 upkeep.add_to(app)
 serve.add_to(app)
 

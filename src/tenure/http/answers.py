@@ -1,4 +1,4 @@
-"""What the OpenAPI says of answers. Answers are written by `shown.py`; these models describe them, and a test compares."""
+"""What the OpenAPI says of answers. They are written by `shown.py`; these models describe them, and a test compares."""
 
 from __future__ import annotations
 

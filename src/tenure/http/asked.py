@@ -16,9 +16,7 @@ from tenure.intake import MAX_ID
 JobId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="The job's id.", examples=["42"])]
 LetterId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="The dead letter's id.", examples=["7"])]
 Limit = Annotated[int, Query(ge=1, le=1_000, description="How many at the most.")]
-Cursor = Annotated[
-    str | None, Query(pattern=r"^[0-9]{1,19}$", description="Where an earlier page ended: its `next`.")
-]
+Cursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="Where an earlier page ended: its `next`.")]
 
 
 def routes(tag: str) -> APIRouter:

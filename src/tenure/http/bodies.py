@@ -30,7 +30,8 @@ def _text(kind: str) -> Any:
 
 Id = Annotated[StrictStr, Field(pattern=_DIGITS, examples=["42"])]
 Token = Annotated[
-    StrictStr, Field(pattern=_UUID, json_schema_extra={"format": "uuid"}, examples=["0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"])
+    StrictStr,
+    Field(pattern=_UUID, json_schema_extra={"format": "uuid"}, examples=["0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"]),
 ]
 Queue = Annotated[StrictStr, _text("queue")]
 Type = Annotated[StrictStr, _text("type")]
@@ -94,7 +95,9 @@ class Claim(Body):
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={
-            "examples": [{"contract": "standard", "queues": ["mail"], "worker_id": "w1", "limit": 10, "wait_seconds": 20}]
+            "examples": [
+                {"contract": "standard", "queues": ["mail"], "worker_id": "w1", "limit": 10, "wait_seconds": 20}
+            ]
         },
     )
     worker_id: Worker

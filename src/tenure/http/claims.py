@@ -24,7 +24,7 @@ _WORK = needs("work")
 
 @router.post("/api/v1/claims", responses=responses(answers.Claims, refuses=(409,)), openapi_extra=_WORK)
 async def claim(request: Request, body: bodies.Claim) -> Json:
-    """Take due jobs under a lease. With `wait_seconds`, wait for some; with `claim_key`, ask again after a lost answer."""
+    """Take due jobs under a lease. `wait_seconds`: wait for some; `claim_key`: ask again after a lost answer."""
     at, who = desk(request), caller(request)
     contract = await at.store.contract(body.contract)
     types = None if body.types is None else tuple(body.types)

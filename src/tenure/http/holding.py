@@ -109,9 +109,7 @@ async def snooze(request: Request, job_id: JobId, body: bodies.Snooze) -> Json:
 @router.post("/api/v1/jobs/{job_id}/hand-back", responses=_ANSWER, openapi_extra=_WORK)
 async def hand_back(request: Request, job_id: JobId, body: bodies.HandBack) -> Json:
     """Give a job back unfinished, its contract's way."""
-    return await _say(
-        request, job_id, "hand-back", body, delay_ms=round(body.seconds * 1_000), reason=body.reason
-    )
+    return await _say(request, job_id, "hand-back", body, delay_ms=round(body.seconds * 1_000), reason=body.reason)
 
 
 @router.post("/api/v1/jobs/{job_id}/cancelled", responses=_ANSWER, openapi_extra=_WORK)

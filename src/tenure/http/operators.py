@@ -29,9 +29,7 @@ async def cancel(request: Request, job_id: JobId, body: bodies.Cancel | None = N
     asked = body or bodies.Cancel()
     key, number = repeat_key(request, asked.idempotency_key), await _named(request, job_id)
     store, actor = desk(request).store, caller(request).actor
-    return Json(
-        shown.answer(await store.cancel(number, mode=asked.mode, reason=asked.reason, actor=actor, key=key))
-    )
+    return Json(shown.answer(await store.cancel(number, mode=asked.mode, reason=asked.reason, actor=actor, key=key)))
 
 
 @router.post("/api/v1/jobs/{job_id}/transition", responses=_ANSWER, openapi_extra=_OPERATE)
@@ -47,7 +45,12 @@ async def dead_letter(request: Request, job_id: JobId, body: bodies.DeadLetter) 
     """Set a job aside, with its reason."""
     key, number = repeat_key(request, body.idempotency_key), await _named(request, job_id)
     moved = await desk(request).store.dead_letter(
-        number, reason_code=body.reason_code, stage=body.stage, message=body.message, actor=caller(request).actor, key=key
+        number,
+        reason_code=body.reason_code,
+        stage=body.stage,
+        message=body.message,
+        actor=caller(request).actor,
+        key=key,
     )
     return Json(shown.answer(moved))
 
@@ -75,7 +78,8 @@ async def contracts(request: Request) -> Json:
 
 @router.get("/api/v1/contracts/{name}", responses=responses(answers.Contract, body=False), openapi_extra=needs())
 async def contract(
-    request: Request, name: Annotated[str, Path(max_length=100, description="The contract's name.", examples=["standard"])]
+    request: Request,
+    name: Annotated[str, Path(max_length=100, description="The contract's name.", examples=["standard"])],
 ) -> Json:
     """One contract, as it is declared."""
     return Json(shown.declared(await desk(request).store.contract(name)))

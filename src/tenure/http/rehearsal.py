@@ -34,7 +34,9 @@ async def run(
     request: Request,
     job_id: JobId,
     force_fail: Annotated[bool, Query(description="Fail for good: straight to the dead letters.")] = False,
-    transient_fail: Annotated[bool, Query(description="Fail so that it is tried again, while the budget lasts.")] = False,
+    transient_fail: Annotated[
+        bool, Query(description="Fail so that it is tried again, while the budget lasts.")
+    ] = False,
 ) -> Json:
     """Run a job now: to its success, or to the failure that was asked for."""
     if not request.app.state.internal_run:

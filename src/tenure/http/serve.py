@@ -1,7 +1,7 @@
 """Run a dispatcher: listen, hear wake-ups, keep up what time does to jobs, and stop in order.
 
-    connect (waiting for a database that is away) ─▶ who may come in? ─▶ listen ─▶ … ─▶ told to stop
-    told to stop ─▶ nobody new, who waits is let go, who was heard is answered ─▶ connections closed
+connect (waiting for a database that is away) ─▶ who may come in? ─▶ listen ─▶ … ─▶ told to stop
+told to stop ─▶ nobody new, who waits is let go, who was heard is answered ─▶ connections closed
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class Dispatcher:
         if self._stopping is not None:
             self._stopping.set()
 
-    async def run(self, ready: Callable[[str, bool], None] = lambda url, is_open: None, *, signals: bool = True) -> None:
+    async def run(
+        self, ready: Callable[[str, bool], None] = lambda url, is_open: None, *, signals: bool = True
+    ) -> None:
         """Serve until told to stop. `ready` hears the address, and whether anybody on this machine may come in."""
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._was_told:
@@ -129,9 +131,7 @@ class Dispatcher:
                 "Next: tenure keys create NAME --scope admin, or set TENURE_ADMIN_KEY, or listen on 127.0.0.1"
             )
         desk = Desk(store, settings.max_payload_bytes)
-        app = application(
-            desk, keyring, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes
-        )
+        app = application(desk, keyring, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes)
         self._server = server = _Server(
             uvicorn.Config(
                 app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None,
@@ -142,10 +142,12 @@ class Dispatcher:
         tasks = [asyncio.create_task(one) for one in (*beside, *(begin() for begin in self._beside()))]
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
-            while not server.started and not serving.done():
+            while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn has no event for it)
                 await asyncio.sleep(0.005)
             ready(self.url, is_open)
-            await asyncio.wait([serving, waiting := asyncio.create_task(stopping.wait())], return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                [serving, waiting := asyncio.create_task(stopping.wait())], return_when="FIRST_COMPLETED"
+            )
             waiting.cancel()
             desk.bell.close()
             server.should_exit = True

@@ -121,4 +121,3 @@ def _fault(fault: Any) -> str:
     where = ".".join(str(part) for part in fault.get("loc", ()) if part != "body")
     said = str(fault.get("msg", "is wrong"))[:300].encode("ascii", "backslashreplace").decode()
     return f"{where[:200]}: {said}" if where else said
-

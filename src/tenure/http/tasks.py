@@ -28,9 +28,7 @@ _WORK = needs("work")
 _VERBS = {"Completed": "succeed", "Failed": "fail", "Canceled": "cancelled"}
 
 
-@router.post(
-    "/internal/task-claim", responses=responses(answers.Claimed | answers.NotClaimed), openapi_extra=_WORK
-)
+@router.post("/internal/task-claim", responses=responses(answers.Claimed | answers.NotClaimed), openapi_extra=_WORK)
 async def task_claim(
     request: Request,
     body: bodies.TaskClaim,
@@ -56,9 +54,7 @@ async def task_claim(
     )
 
 
-@router.post(
-    "/internal/heartbeat", responses=responses(answers.TaskBeat, refuses=(404, 409)), openapi_extra=_WORK
-)
+@router.post("/internal/heartbeat", responses=responses(answers.TaskBeat, refuses=(404, 409)), openapi_extra=_WORK)
 async def heartbeat(request: Request, body: bodies.TaskHeartbeat) -> Json:
     """Say that the work on a task goes on: the lease is extended while its token is the current attempt's."""
     noted = await desk(request).say("heartbeat", Said(await _held(request, body)))

@@ -118,8 +118,9 @@ def _drop(low: int, high: int) -> Plan[None]:
             yield _command(f"alter table tenure.{parent} detach partition {child} concurrently")
         yield _command(f"drop table if exists {child}")
     span = {"low": low, "high": high}
-    while len((yield statement("forget_effects", {**span, "limit": _PAGE}))) == _PAGE:
-        pass
+    for forget in ("forget_effects", "forget_emitted"):
+        while len((yield statement(forget, {**span, "limit": _PAGE}))) == _PAGE:
+            pass
     yield statement("left", span)
 
 

@@ -401,12 +401,16 @@ def grant_sql(schemas: Iterable[str]) -> str:
     )
     return f"""{roles}
 {reads}
-revoke select on tenure.claim, tenure.key from tenure_read;
+revoke select on tenure.claim, tenure.key, tenure.api_key from tenure_read;
+grant select (id, name, hint, scopes, tenant_id, person, created_at, created_by, expires_at, revoked_at, revoked_by)
+    on tenure.api_key to tenure_read;
 {_OWNED}
 grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox to tenure_app;
 grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
 grant update (facts) on tenure.event to tenure_app;
 grant update (compensated_at) on tenure.effect to tenure_app;
+grant insert, update (revoked_at, revoked_by) on tenure.api_key to tenure_app;
+grant insert, update (routed_at) on tenure.emitted to tenure_app;
 grant update (publishing) on tenure.installation to tenure_app;
 grant insert, update on tenure.dead_letter, tenure.job_type, tenure.queue to tenure_app;
 grant usage on all sequences in schema tenure to tenure_app;

@@ -27,6 +27,7 @@ from tenure.postgres.claiming import Claimer, Stranger, Working
 from tenure.postgres.engine import Engine, ask
 from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
+from tenure.postgres.keys import Keys as ApiKeys
 from tenure.postgres.letters import Letters
 from tenure.postgres.listing import Page, Wanted, find, tally
 from tenure.postgres.machine import Machine
@@ -50,6 +51,7 @@ class Store:
         self._engine = engine
         self._max_bytes = max_bytes
         self.letters = Letters(engine)
+        self.keys = ApiKeys(engine)
         self.types = Types(engine)
         self.queues = Queues(engine)
         self.history = History(engine)
