@@ -1,0 +1,102 @@
+"""A real dispatcher on a real socket, on the test's own database."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from tenure.http.serve import Dispatcher
+from tenure.settings import Settings
+
+
+@contextmanager
+def serving(dsn: str, **settings: Any) -> Iterator[str]:
+    """The address of a dispatcher that runs in a thread of this process."""
+    dispatcher, ready = Dispatcher(dsn, Settings(**settings)), threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(dispatcher.run(lambda url, is_open: ready.set(), signals=False))
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="dispatcher")
+    thread.start()
+    try:
+        assert ready.wait(20)
+        if failed:
+            raise failed[0]
+        yield dispatcher.url
+    finally:
+        dispatcher.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def url(dsn: str) -> Iterator[str]:
+    """The address of a dispatcher without keys, open to this machine, that may run jobs by request."""
+    with serving(dsn, internal_run=True) as address:
+        yield address
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[httpx2.Client]:
+    """A client of that dispatcher."""
+    with httpx2.Client(base_url=url, timeout=30) as client:
+        yield client
+
+
+class Caller:
+    """Calls a dispatcher, and expects what it is told to."""
+
+    def __init__(self, client: httpx2.Client) -> None:
+        self.client = client
+
+    def post(self, path: str, body: Any = None, *, status: int = 200, **headers: str) -> Any:
+        """The answer to a POST with this body."""
+        return self._answer(self.client.post(path, json=body, headers=headers), status)
+
+    def get(self, path: str, *, status: int = 200, **params: Any) -> Any:
+        """The answer to a GET."""
+        return self._answer(self.client.get(path, params=params), status)
+
+    def _answer(self, response: httpx2.Response, status: int) -> Any:
+        assert response.status_code == status, response.text
+        return response.json()
+
+    def refused(self, path: str, body: Any, status: int, code: str) -> Any:
+        """The error of a POST that is refused so."""
+        error = self.post(path, body, status=status)["error"]
+        assert error["code"] == code, error
+        return error
+
+    def enqueued(self, contract: str = "standard", **fields: Any) -> str:
+        """The id of a new job."""
+        made = self.post("/api/v1/jobs", {"type": "t", "contract": contract, **fields}, status=201)
+        return str(made["id"])
+
+    def claimed(self, contract: str = "standard", **fields: Any) -> list[dict[str, Any]]:
+        """What a claim won, as proofs: the job's id with what its holder shows."""
+        asked = {"contract": contract, "worker_id": "w1", "limit": 10, **fields}
+        return list(self.post("/api/v1/claims", asked)["claims"])
+
+
+@pytest.fixture
+def http(client: httpx2.Client) -> Caller:
+    """Calls that dispatcher."""
+    return Caller(client)
+
+
+def proof(claim: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """What a holder shows, with these facts."""
+    return {"claims": claim["claims"], "lease_token": claim["lease_token"], **facts}

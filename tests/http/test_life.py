@@ -1,0 +1,68 @@
+"""A job's life over HTTP, under every contract: made, claimed, begun, ended; and the same through batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tenure.contracts import BUILT_IN
+from tests.harness import Harness
+from tests.http.conftest import Caller, proof
+
+ENDS = {name: path.end.state for name, contract in BUILT_IN.items() if (path := contract.path("succeed"))}
+
+
+@pytest.mark.parametrize("contract", sorted(BUILT_IN))
+def test_a_job_is_made_claimed_begun_and_ended(http: Caller, db: Harness, contract: str) -> None:
+    job_id = http.enqueued(contract, payload={"n": 1}, queue="mail", priority=3)
+    shown = http.get(f"/api/v1/jobs/{job_id}")
+    assert (shown["state"], shown["payload"], shown["queue"]) == (BUILT_IN[contract].initial, {"n": 1}, "mail")
+    assert job_id in map(str, shown["record"].values())
+    (claim,) = http.claimed(contract, queues=["mail"])
+    assert (claim["job"]["id"], claim["claims"]) == (job_id, 1)
+    assert claim["job"]["record"] is not None
+    start = http.post(f"/api/v1/jobs/{job_id}/start", proof(claim))
+    assert start["moved"] is (BUILT_IN[contract].path("start") is not None)
+    beat = http.post(f"/api/v1/jobs/{job_id}/heartbeat", proof(claim))
+    assert beat["cancel_requested"] is False
+    assert http.post(f"/api/v1/jobs/{job_id}/progress", proof(claim, value=0.5))["moved"] is False
+    assert http.post(f"/api/v1/jobs/{job_id}/checkpoint", proof(claim, value={"page": 7}))["moved"] is False
+    ended = http.post(f"/api/v1/jobs/{job_id}/succeed", proof(claim, result={"ok": True}))
+    assert (ended["moved"], ended["state"], ended["role"]) == (True, ENDS[contract], "done")
+    after = http.get(f"/api/v1/jobs/{job_id}")
+    assert (after["state"], after["result"], after["checkpoint"]) == (ENDS[contract], {"ok": True}, {"page": 7})
+    log = http.get(f"/api/v1/jobs/{job_id}/events")["events"]
+    assert [event["to_state"] for event in log if event["hop"]] == [hop.split("->")[1] for hop in db.hops(int(job_id))]
+    db.log_is_sound(int(job_id))
+
+
+def test_late_holders_are_refused_and_nothing_changes(http: Caller, db: Harness) -> None:
+    job_id = http.enqueued()
+    (claim,) = http.claimed()
+    db.expire(int(job_id))
+    before = db.fingerprint(int(job_id))
+    wrong: list[dict[str, Any]] = [
+        {**proof(claim), "claims": 2},
+        {**proof(claim), "lease_token": "0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"},
+    ]
+    for body in wrong:
+        for verb in ("succeed", "fail", "heartbeat", "snooze", "hand-back", "cancelled"):
+            http.refused(f"/api/v1/jobs/{job_id}/{verb}", body, 409, "LEASE_CONFLICT")
+        for verb, fact in (("progress", {"value": 1}), ("checkpoint", {"value": 1}), ("effect", {"node": "a"})):
+            http.refused(f"/api/v1/jobs/{job_id}/{verb}", {**body, **fact}, 409, "LEASE_CONFLICT")
+    assert db.fingerprint(int(job_id)) == before
+
+
+def test_a_waiting_claim_is_answered_as_soon_as_a_job_is_made(http: Caller) -> None:
+    won: list[Any] = []
+    waiting = threading.Thread(target=lambda: won.extend(http.claimed(wait_seconds=20)))
+    waiting.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    job_id = http.enqueued()
+    waiting.join(10)
+    assert [claim["job"]["id"] for claim in won] == [job_id]
+    assert time.monotonic() - began < 5
