@@ -1,20 +1,28 @@
-"""`tenure dev`: everything on one machine, in one process: PostgreSQL, a worker, upkeep, and tasks to try."""
+"""`tenure dev`: everything on one machine, in one process: PostgreSQL, a dispatcher, a worker, upkeep, tasks to try."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 
+from tenure.cli.serve import PORT, dispatcher
 from tenure.cli.worker import found, tell
+from tenure.errors import BadInput
 
 if TYPE_CHECKING:
     from tenure.app import App
 
 _APP = typer.Argument(None, metavar="[APP]", help="Your application as module:app; default: sample tasks.")
 _CONCURRENCY = typer.Option(20, "--concurrency", min=1, max=10_000, help="How many jobs at a time.")
+_HOST = typer.Option("127.0.0.1", "--host", help="Where the dispatcher listens; beyond loopback only with keys.")
+_LISTENS = typer.Option(None, "--port", min=0, max=65_535, help=f"Its port; default {PORT}, or a free one.")
 _DATABASE = typer.Option(None, "--database-url", help="Which database; default DATABASE_URL, else the embedded one.")
 
 
@@ -23,8 +31,14 @@ def add_to(app: typer.Typer) -> None:
     app.command("dev")(dev)
 
 
-def dev(application: str | None = _APP, concurrency: int = _CONCURRENCY, database_url: str | None = _DATABASE) -> None:
-    """Start PostgreSQL, make the schema, and run a worker with upkeep until Ctrl-C; nothing is left running."""
+def dev(
+    application: str | None = _APP,
+    concurrency: int = _CONCURRENCY,
+    host: str = _HOST,
+    port: int | None = _LISTENS,
+    database_url: str | None = _DATABASE,
+) -> None:
+    """Start PostgreSQL, make the schema, and run a dispatcher and a worker with upkeep until Ctrl-C."""
     from tenure.postgres.migrate import migrate
 
     tell("info")
@@ -32,16 +46,49 @@ def dev(application: str | None = _APP, concurrency: int = _CONCURRENCY, databas
         os.environ["DATABASE_URL"] = database_url
     app = found(application or "tenure.samples:app")
     migrate(app.database_url())
-    _greet(app, application)
-    app.run_worker(concurrency=concurrency)
+    with _serving(app, host, port) as url:
+        _greet(app, application, url)
+        app.run_worker(concurrency=concurrency)
 
 
-def _greet(app: App, application: str | None) -> None:
+@contextmanager
+def _serving(app: App, host: str, port: int | None) -> Iterator[str]:
+    """A dispatcher in a thread of its own, beside the worker that has the main one; its address."""
+    try:
+        one = dispatcher(app.database_url(), app.settings, host, PORT if port is None else port, upkeep=False)
+    except BadInput:
+        if port is not None:
+            raise
+        one = dispatcher(app.database_url(), app.settings, host, 0, upkeep=False)  # another one is at the usual port
+    ready, failed = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            asyncio.run(one.run(lambda url, is_open: ready.set(), signals=False))
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="tenure-dispatcher", daemon=True)
+    thread.start()
+    ready.wait()
+    if failed:
+        raise failed[0]
+    try:
+        yield one.url
+    finally:
+        one.stop()
+        thread.join(10)
+
+
+def _greet(app: App, application: str | None, url: str) -> None:
     what = application or "sample tasks"
     lines = [
         f"{what}: {', '.join(sorted(app.tasks))}", "Try, in another terminal in this directory:",
         "  tenure jobs list",
         "  tenure queues list",
+        f"  curl -s {url}/api/v1/jobs",
     ]  # fmt: skip
     if application is None:
         lines[2:2] = [
