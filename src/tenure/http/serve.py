@@ -135,7 +135,7 @@ class Dispatcher:
         self._server = server = _Server(
             uvicorn.Config(
                 app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None,
-                timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False,
+                timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False, log_level="warning",
             )
         )  # fmt: skip
         beside = [self._listen(desk)] if settings.wakeups else []
