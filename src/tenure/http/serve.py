@@ -139,7 +139,7 @@ class Dispatcher:
             )
         )  # fmt: skip
         beside = [self._listen(desk)] if settings.wakeups else []
-        tasks = [asyncio.create_task(one) for one in (*beside, *(begin() for begin in self._beside()))]
+        tasks = [asyncio.create_task(one) for one in (*beside, *map(_kept_up, self._beside()))]
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn has no event for it)
@@ -160,6 +160,19 @@ class Dispatcher:
 
     def _listen(self, desk: Desk) -> Coroutine[Any, Any, None]:
         return Listener(self._settings.direct_url or self._dsn, desk.bell.heard).run()
+
+
+async def _kept_up(begin: Beside) -> None:
+    """Run something beside the server; what ends by itself is begun again."""
+    patience = Patience()
+    while True:
+        try:
+            await begin()
+        except CannotConnect as error:
+            _log.warning("what runs beside the dispatcher has no database yet: %s", error)
+        except Exception:
+            _log.exception("what runs beside the dispatcher failed, and is begun again")
+        await patience.wait()
 
 
 class _Closing:

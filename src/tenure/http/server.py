@@ -99,10 +99,12 @@ async def _refused(request: Request, error: Exception) -> Json:
 
 async def _failed(request: Request, error: Exception) -> Json:
     """What should not happen: said to be ours, and logged with all that is known."""
-    trace_id = getattr(request.state, "trace_id", "")
+    trace_id, request_id = request.state.trace_id, request.state.request_id
     _log.exception("%s %s failed (trace %s)", request.method, request.url.path, trace_id, exc_info=error)
     known = TenureError(f"the dispatcher failed; it is in its log under the trace {trace_id}. Next: report it")
-    return Json({"error": told(known), "trace_id": trace_id}, status_code=500)
+    # This is outside of everything else, so it names itself.
+    headers = {"X-Request-Id": request_id, "X-Trace-Id": trace_id}
+    return Json({"error": told(known), "trace_id": trace_id}, status_code=500, headers=headers)
 
 
 def _named(error: Exception) -> TenureError:
