@@ -28,6 +28,8 @@ from tenure.settings import Settings
 _log = logging.getLogger("tenure.http")
 #: Statements under way at once; more would only wait for each other in the database.
 _CONNECTIONS = 10
+#: So long a request waits for a connection before it is told that the database is away.
+_PATIENCE_S = 3.0
 #: So long who was heard has to be answered after the dispatcher was told to stop.
 _DRAIN_S = 20
 #: What runs beside the server, on the same event loop, until it stops.
@@ -111,7 +113,7 @@ class Dispatcher:
             try:
                 return await Store.connect(
                     self._dsn, numbers=settings.numbers, max_bytes=settings.max_payload_bytes,
-                    connections=_CONNECTIONS, wake=settings.wakeups,
+                    connections=_CONNECTIONS, wake=settings.wakeups, patience_s=_PATIENCE_S,
                 )  # fmt: skip
             except CannotConnect as error:
                 if not said:

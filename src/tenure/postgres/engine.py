@@ -45,7 +45,13 @@ class Engine:
 
     @classmethod
     async def connect(
-        cls, dsn: str, numbers: Mapping[str, Mapping[str, int]] | None, connections: int, *, wake: bool = False
+        cls,
+        dsn: str,
+        numbers: Mapping[str, Mapping[str, int]] | None,
+        connections: int,
+        *,
+        wake: bool = False,
+        patience_s: float = 10.0,
     ) -> Engine:
         """Connect, or say why not; with `wake`, listeners are told of jobs that can be claimed."""
         registry = Registry(numbers)  # what is wrong with the call is said before connecting
@@ -54,7 +60,7 @@ class Engine:
         if behind_pooler:
             kwargs["prepare_threshold"] = None
         pool: Pool = AsyncConnectionPool(
-            address, min_size=1, max_size=connections, open=False, timeout=10, kwargs=kwargs,
+            address, min_size=1, max_size=connections, open=False, timeout=patience_s, kwargs=kwargs,
             reconnect_timeout=_RECONNECT_SEC, reconnect_failed=_try_again,
         )  # fmt: skip
         await pool.open()

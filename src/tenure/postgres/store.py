@@ -67,12 +67,14 @@ class Store:
         max_bytes: int = intake.MAX_BYTES,
         connections: int = 4,
         wake: bool = True,
+        patience_s: float = 10.0,
     ) -> Store:
         """Connect, or say why not; `numbers` are this process's settings per contract. Close it when done.
 
-        With `wake`, listeners are told of jobs that can be claimed, after they are committed.
+        With `wake`, listeners are told of jobs that can be claimed, after they are committed. A call waits so long for
+        a connection at the most.
         """
-        return cls(await Engine.connect(dsn, numbers, connections, wake=wake), max_bytes)
+        return cls(await Engine.connect(dsn, numbers, connections, wake=wake, patience_s=patience_s), max_bytes)
 
     async def close(self) -> None:
         """Close the connections."""
