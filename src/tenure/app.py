@@ -1,10 +1,11 @@
-"""An application: the tasks that were declared, and the way to the database.
+"""An application: the tasks that were declared, and the way to their jobs.
 
     App()        connects to nothing; the first enqueue, result or worker does
     @app.task    makes a task of a function
     app.run_worker() or `tenure worker module:app`
 
-Without DATABASE_URL the embedded PostgreSQL in `.tenure/` is started and its schema made.
+Without DATABASE_URL the embedded PostgreSQL in `.tenure/` is started and its schema made. With TENURE_DISPATCHER_URL
+everything goes through that dispatcher, and no database is needed here, nor its driver.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from tenure import intake
 from tenure.bulk import Bulk, Make
 from tenure.contracts import BUILT_IN
-from tenure.errors import BadInput, ConnectionLost, JobFailed, JobNotFound
+from tenure.errors import BadInput, ConnectionLost, JobFailed
 from tenure.job import Job, NewJob
 from tenure.job_type import JobType, check
-from tenure.local import Local
 from tenure.middleware import Middleware, at_once, through
 from tenure.outcome import Enqueued
 from tenure.reach import Reach
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tenure.context import Context
     from tenure.outcome import Moved, Noted
     from tenure.postgres.joining import Joining
+    from tenure.reach import Way
     from tenure.worker import Worker
 
 P = ParamSpec("P")
@@ -45,18 +46,20 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.5
 
 
 class App:
-    """Tasks, and the database that keeps their jobs."""
+    """Tasks, and the database that keeps their jobs, or the dispatcher before it."""
 
     def __init__(
         self,
         database_url: str | None = None,
         *,
+        dispatcher_url: str | None = None,
+        key: str | None = None,
         contract: str = "standard",
         queue: str = "default",
         middleware: Sequence[Middleware] = (),
         settings: Settings | None = None,
     ) -> None:
-        self.settings = Settings.load() if settings is None else settings
+        self.settings = (Settings.load() if settings is None else settings).through(dispatcher_url, key)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.middleware = tuple(middleware)
         self._contract, self._queue = contract, queue
@@ -182,14 +185,11 @@ class App:
     async def job(self, job: Ticket[Any] | int) -> Job:
         """A job as it is now, live or finished."""
         job_id = intake.whole("job", _id(job), 1, intake.MAX_ID)
-        store = (await self._local()).store
+        local = await self._local()
         try:
-            found = await store.jobs([job_id])
+            return await local.job(job_id)
         except ConnectionLost:  # a read may be repeated
-            found = await store.jobs([job_id])
-        if not found:
-            raise JobNotFound(job_id)
-        return found[0]
+            return await local.job(job_id)
 
     async def cancel(
         self,
@@ -200,7 +200,7 @@ class App:
         actor: str = "app",
     ) -> Moved | Noted:
         """Cancel a job: hard at once; soft at once too unless it runs, then its handler is asked to stop."""
-        return await (await self._local()).store.cancel(_id(job), mode=mode, reason=reason, actor=actor)
+        return await (await self._local()).cancel(_id(job), mode=mode, reason=reason, actor=actor)
 
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker until it is told to stop (SIGTERM, Ctrl-C), or until nothing is due; options as `app.worker`."""
@@ -221,12 +221,12 @@ class App:
         """A worker for this application's tasks, with the options of `tenure.worker.Worker`; `await worker.run()`."""
         from tenure.worker import Worker
 
-        async def source() -> Local:
+        async def source() -> Way:
             local = await self._reach.open()
             await self.declare_types(local)
             return local
 
-        async def service_source() -> Local:
+        async def service_source() -> Way:
             return await self._reach.open(connections=6)  # a beat, which never waits for one, and upkeep's loops
 
         async def keep_up(local: Any) -> None:
@@ -234,12 +234,11 @@ class App:
 
             await Upkeep(local.store, Keep(**self.settings.keep)).run()
 
-        async def listen(_: Any) -> None:
-            from tenure.postgres.listen import Listener
+        async def listen(local: Any) -> None:
+            await local.listen(worker.heard)
 
-            await Listener(self.settings.direct_url or self.database_url(), worker.heard).run()
-
-        services = [keep_up] * upkeep + [listen] * (wakeups and self.settings.wakeups)
+        # A dispatcher does its own upkeep.
+        services = [keep_up] * (upkeep and not self._reach.is_remote) + [listen] * (wakeups and self.settings.wakeups)
         worker = Worker(
             self.tasks, source, middleware=self.middleware, open_service_source=service_source, services=services,
             **options,
@@ -260,14 +259,14 @@ class App:
         """The address of the database; starts the embedded one where there is no other."""
         return self._reach.url()
 
-    async def declare_types(self, local: Local) -> None:
+    async def declare_types(self, local: Way) -> None:
         """Tell the database what this application's tasks want otherwise than their contracts."""
         fresh = [task.type for task in self.tasks.values() if task.type and task.type not in self._declared]
         if fresh:
-            await local.store.types.declare(fresh)
+            await local.declare(fresh)
             self._declared.update(fresh)
 
-    async def _local(self) -> Local:
+    async def _local(self) -> Way:
         """This loop's connections, with the tasks' types declared."""
         local = await self._reach.local()
         await self.declare_types(local)
@@ -296,10 +295,10 @@ class App:
                 return [ticket.id for ticket in await asyncio.gather(*(self._enqueue(job) for job in jobs))]
 
             return one_by_one
-        prepared = await local.store.prepare(jobs)
+        make = await local.prepare(jobs)
 
         async def together() -> list[int]:
-            made = await local.store.make(prepared)
+            made = await make()
             ids = [one.job_id for one in made if not isinstance(one, Exception)]
             for one in made:
                 if isinstance(one, Exception):
@@ -310,6 +309,11 @@ class App:
         return together
 
     def _enqueue_in(self, connection: Any, new: Callable[[], NewJob]) -> Any:
+        if self._reach.is_remote:
+            raise BadInput(
+                "enqueue_in makes a job in a transaction of the database, and this app goes through a dispatcher. "
+                "Next: enqueue after the commit, with options(key=…) so that it can be repeated"
+            )
         from tenure.postgres.joining import Joining, is_async
         from tenure.postgres.registry import Registry
 

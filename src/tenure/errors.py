@@ -20,7 +20,7 @@
     │   └── MigrationChanged            an applied migration is not the one in this release
     ├── CannotConnect                   no connection could be had; nothing was done
     ├── Unavailable                     PostgreSQL could not do it (disk full, cancelled…); nothing was done
-    │   └── NotPermitted                the connection's role may not do it
+    │   └── NotPermitted                the connection's role, or the key, may not do it
     ├── ConnectionLost                  the answer is unknown; repeat the call with the same key
     ├── EmbeddedError                   the embedded PostgreSQL could not be found, made or started
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
@@ -31,13 +31,15 @@
         ├── PermanentError              do not
         └── ValidationError             the input was wrong, so do not
 
-Each class has a `code` for machines; a message says what happened and what to do next.
+Each class has a `code` for machines; a message says what happened and what to do next. What a dispatcher tells of is
+raised as the class that it was there (`retold`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class TenureError(Exception):
@@ -204,7 +206,7 @@ class MigrationChanged(SchemaError):
 
 
 class CannotConnect(TenureError):
-    """No connection to the database could be had; nothing was done."""
+    """No connection to the database or the dispatcher could be had; nothing was done."""
 
     code = "E-CANNOT-CONNECT"
 
@@ -216,13 +218,18 @@ class Unavailable(TenureError):
 
 
 class NotPermitted(Unavailable):
-    """The role of this connection may not do that; nothing was done."""
+    """The role of this connection, or the key that was shown, may not do that; nothing was done."""
 
     code = "E-NOT-PERMITTED"
 
+    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+        super().__init__(message)
+        #: What the dispatcher calls it: AUTH_REQUIRED, AUTH_FORBIDDEN or TENANT_SCOPE_VIOLATION.
+        self.reason_code = code or self.code
+
 
 class ConnectionLost(TenureError):
-    """The database went away during the call: it may or may not have happened."""
+    """The database or the dispatcher went away during the call: it may or may not have happened."""
 
     code = "E-CONNECTION-LOST"
 
@@ -279,3 +286,27 @@ def _refusal(kind: type[Refused], args: tuple[Any, ...], state: dict[str, Any]) 
     refused = kind.__new__(kind, *args)
     refused.__dict__.update(state)
     return refused
+
+
+#: What a class of refusal knows besides its message, where nobody said so.
+_UNSAID: Final[Mapping[type[Refused], Mapping[str, Any]]] = {
+    InvalidTransition: {"trigger": "", "state": ""},
+    StaleLease: {"held_by": None, "since": None},
+    NotDue: {"due_at": None},
+    IdempotencyConflict: {"key": ""},
+}
+_TOLD: Final[Mapping[str, type[TenureError]]] = {
+    kind.code: kind
+    for kind in (
+        BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
+        IdempotencyConflict, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
+    )
+}  # fmt: skip
+
+
+def retold(code: str, message: str, job_id: int | None = None, *, invalid: Collection[str] = ()) -> TenureError:
+    """The error behind this code; those of `invalid` are contracts' own for a hop that they do not have."""
+    kind = _TOLD.get(code) or (InvalidTransition if code in invalid else Refused)
+    if issubclass(kind, Refused):
+        return _refusal(kind, (message,), {**_UNSAID.get(kind, {}), "job_id": job_id, "reason_code": code})
+    return kind(message)

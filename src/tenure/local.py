@@ -7,15 +7,16 @@ decides whether and when a job runs again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tenure.coalesce import Coalescer
 from tenure.contract import Contract
-from tenure.errors import Refused
+from tenure.errors import JobNotFound, Refused
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
+from tenure.job_type import JobType
 from tenure.marks import Marks
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
 from tenure.queue import AsyncTaskQueue, Decision
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
 
 
 class Local:
-    """The verbs of one event loop, on a store of its own."""
+    """The verbs of one event loop, on a store of its own; wake-ups are heard at the database's own address."""
 
-    def __init__(self, store: Store) -> None:
+    #: While the database is away nobody takes a lease: it alone says which one is lost.
+    leases_run_on = False
+
+    def __init__(self, store: Store, direct_url: str = "") -> None:
         self.store = store
+        self._direct_url = direct_url
         self._plain: Coalescer[NewJob, Enqueued] = Coalescer(store.enqueue_many)
         # Apart: a key that two callers share is waited for, and nobody else should.
         self._keyed: Coalescer[NewJob, Enqueued] = Coalescer(store.enqueue_many, at_once=4)
@@ -44,9 +49,39 @@ class Local:
             await coalescer.rest()
         await self.store.close()
 
+    def abandon(self) -> None:
+        """Let the connections go without their event loop, which is closed."""
+        self.store.abandon()
+
     def enqueue(self, job: NewJob) -> Awaitable[Enqueued]:
         """Make a job, together with those that are made at the same time."""
         return (self._plain if job.key is None else self._keyed).ask(job)
+
+    async def prepare(self, jobs: Sequence[NewJob]) -> Callable[[], Awaitable[Sequence[Enqueued | Exception]]]:
+        """Check jobs and write them out; what makes them: for each an `Enqueued`, or why there is none."""
+        prepared = await self.store.prepare(jobs)
+        return lambda: self.store.make(prepared)
+
+    async def job(self, job_id: int) -> Job:
+        """A job as it is now, live or finished."""
+        found = await self.store.jobs([job_id])
+        if not found:
+            raise JobNotFound(job_id)
+        return found[0]
+
+    async def cancel(self, job_id: int, *, mode: str, reason: str | None, actor: str) -> Moved | Noted:
+        """Cancel a job: hard at once; soft at once too unless it is held, then its holder is asked to stop."""
+        return await self.store.cancel(job_id, mode=mode, reason=reason, actor=actor)
+
+    async def declare(self, types: Sequence[JobType]) -> None:
+        """Keep what types of jobs want otherwise than their contracts."""
+        await self.store.types.declare(types)
+
+    async def listen(self, heard: Callable[[str, str], None]) -> None:
+        """Hear wake-ups until cancelled."""
+        from tenure.postgres.listen import Listener
+
+        await Listener(self._direct_url, heard).run()
 
     async def contracts(self) -> Mapping[str, Contract]:
         """Every registered contract in its newest version, with this process's numbers."""

@@ -73,6 +73,20 @@ class Decision:
     #: Not failed yet: these nodes' effects are to be undone first, in this order, under the lease that is kept.
     compensate: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, moved: Moved) -> Self:
+        """What the move says that a failure led to."""
+        return cls(
+            task_id=moved.job_id,
+            will_retry=moved.will_retry,
+            eta=moved.due_at if moved.will_retry else None,
+            attempts=moved.claims,
+            status=moved.state,
+            failed_at=moved.at,
+            delay_ms=moved.delay_ms if moved.will_retry else None,
+            compensate=moved.compensate,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
@@ -214,17 +228,7 @@ class AsyncTaskQueue:
             raise BadInput(f"retry says whether the error may pass, True or False, not {retry!r}")
         if retry is not None:
             failure = replace(failure, retryable=retry)
-        moved = await self._failures.ask((held, failure))
-        return Decision(
-            task_id=moved.job_id,
-            will_retry=moved.will_retry,
-            eta=moved.due_at if moved.will_retry else None,
-            attempts=moved.claims,
-            status=moved.state,
-            failed_at=moved.at,
-            delay_ms=moved.delay_ms if moved.will_retry else None,
-            compensate=moved.compensate,
-        )
+        return Decision.of(await self._failures.ask((held, failure)))
 
     async def _fail_all(self, failed: Sequence[tuple[Held, Failure]]) -> Sequence[Moved | Refused]:
         """Report what failed at the same time, together."""

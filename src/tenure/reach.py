@@ -1,7 +1,8 @@
-"""The way to the database: which one it is, and connections for whoever asks.
+"""The way to the database, or to the dispatcher before it: which one it is, and connections for whoever asks.
 
 Connections belong to the event loop that opened them, so each loop has its own; synchronous code uses one that runs in
-the background. Without an address the embedded PostgreSQL in `.tenure/` is started and its schema made.
+the background. Without any address the embedded PostgreSQL in `.tenure/` is started and its schema made. With a
+dispatcher's there is no database here, and nothing of its driver is loaded.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tenure.errors import TenureError
+from tenure.errors import BadInput, TenureError
 from tenure.local import Local
 from tenure.settings import Settings
 
 if TYPE_CHECKING:
     from tenure.embedded import Cluster
+    from tenure.http.client import Remote
+
+    #: Both have the same verbs.
+    Way = Local | Remote
 
 T = TypeVar("T")
 
@@ -31,14 +36,21 @@ class Reach:
     def __init__(self, url: str | None, settings: Settings) -> None:
         self._url = url
         self._settings = settings
+        #: Whether a dispatcher stands between this process and the database.
+        self.is_remote = settings.dispatcher_url is not None
         self._cluster: Cluster | None = None
         self._changing = threading.Lock()
-        self._locals: dict[asyncio.AbstractEventLoop, asyncio.Task[Local]] = {}
+        self._locals: dict[asyncio.AbstractEventLoop, asyncio.Task[Way]] = {}
         #: The process and the loop in which synchronous code is served.
         self._background: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     def url(self) -> str:
-        """The address of the database; starts the embedded one where there is no other."""
+        """The address of the database; starts the embedded one where there is no other. Refused with a dispatcher."""
+        if self.is_remote:
+            raise BadInput(
+                f"this needs the database itself, and here is only the dispatcher at {self._settings.dispatcher_url}. "
+                "Next: run it where the database is, without TENURE_DISPATCHER_URL"
+            )
         if self._url is not None:
             return self._url
         with self._changing:
@@ -53,18 +65,23 @@ class Reach:
                 migrate(cluster.dsn)
             return self._cluster.dsn
 
-    async def open(self, connections: int = 4) -> Local:
+    async def open(self, connections: int = 4) -> Way:
         """Connections for this loop alone; close them."""
+        settings = self._settings
+        if settings.dispatcher_url is not None:
+            from tenure.http.client import Remote
+
+            return Remote(settings.dispatcher_url, settings.key, max_bytes=settings.max_payload_bytes)
         from tenure.postgres.store import Store
 
-        settings = self._settings
+        url = await asyncio.to_thread(self.url)
         store = await Store.connect(
-            await asyncio.to_thread(self.url), numbers=settings.numbers, max_bytes=settings.max_payload_bytes,
-            connections=connections, wake=settings.wakeups,
+            url, numbers=settings.numbers, max_bytes=settings.max_payload_bytes, connections=connections,
+            wake=settings.wakeups,
         )  # fmt: skip
-        return Local(store)
+        return Local(store, settings.direct_url or url)
 
-    async def local(self) -> Local:
+    async def local(self) -> Way:
         """This loop's shared connections; the first caller opens them, and the others wait for it."""
         loop = asyncio.get_running_loop()
         opening = self._locals.get(loop)
@@ -113,12 +130,12 @@ class Reach:
             cluster.release()
 
 
-async def _close(opening: asyncio.Task[Local]) -> None:
+async def _close(opening: asyncio.Task[Way]) -> None:
     with contextlib.suppress(TenureError):  # one that could not be opened need not be closed
         await (await opening).close()
 
 
-def _abandon(opening: asyncio.Task[Local]) -> None:
+def _abandon(opening: asyncio.Task[Way]) -> None:
     """Let the connections of a loop go that is closed, and can close nothing any more."""
     if opening.done() and not opening.cancelled() and opening.exception() is None:
-        opening.result().store.abandon()
+        opening.result().abandon()

@@ -1,6 +1,8 @@
 """One frozen object with every setting, read from the environment once; a bad value is refused by name.
 
     DATABASE_URL                        which PostgreSQL; without it, the embedded one
+    TENURE_DISPATCHER_URL               the dispatcher through which apps and workers go, instead of to a database
+    TENURE_KEY                          what they show there
     TENURE_MAX_PAYLOAD_BYTES            largest payload, result or error
     TENURE_DIRECT_URL                   the same database without the pooler in between, to listen and migrate
     TENURE_WAKEUPS                      on or off: whether workers are told of new jobs, or only poll
@@ -18,7 +20,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
@@ -34,6 +37,8 @@ _LONGEST = 36_500 * 86_400
 #: A batch of documents, each of which has a limit of its own.
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _SHORTEST_KEY = 16
+#: Looks like a number of the contract `dispatcher`, and is none.
+_DISPATCHER_URL = "TENURE_DISPATCHER_URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,10 @@ class Settings:
     """What the environment says."""
 
     database_url: str | None = None
+    #: Where there is one, apps and workers go to this dispatcher, and to no database.
+    dispatcher_url: str | None = None
+    #: What is shown to the dispatcher; None where it asks for nothing.
+    key: str | None = field(default=None, repr=False)
     max_payload_bytes: int = MAX_BYTES
     #: Whether workers are told of new jobs at once; without, they find them by polling.
     wakeups: bool = True
@@ -63,6 +72,8 @@ class Settings:
         given = os.environ if environ is None else environ
         return cls(
             database_url=given.get("DATABASE_URL") or None,
+            dispatcher_url=dispatcher(_DISPATCHER_URL, given.get(_DISPATCHER_URL)),
+            key=bearer("TENURE_KEY", given.get("TENURE_KEY")),
             max_payload_bytes=_whole(given, "TENURE_MAX_PAYLOAD_BYTES", MAX_BYTES),
             direct_url=given.get("TENURE_DIRECT_URL") or None,
             wakeups=_switch(given, "TENURE_WAKEUPS", True),
@@ -72,6 +83,42 @@ class Settings:
             internal_run=_flag(given, "TENURE_INTERNAL_RUN"),
             max_body_bytes=_whole(given, "TENURE_MAX_BODY_BYTES", MAX_BODY_BYTES),
         )
+
+    def through(self, dispatcher_url: str | None, key: str | None) -> Settings:
+        """The same, with this dispatcher and this key where they are given; refuses what is no address or no key."""
+        url = dispatcher("dispatcher_url", dispatcher_url) or self.dispatcher_url
+        return replace(self, dispatcher_url=url, key=bearer("key", key) or self.key)
+
+
+def dispatcher(name: str, text: str | None) -> str | None:
+    """A dispatcher's address as it is used, without a slash at its end; refuses what is none, by this name."""
+    if not text:
+        return None
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        sound = False
+    if not sound or not text.isprintable() or not text.isascii() or " " in text:
+        raise BadInput(f"{name} must be an address like https://tenure.example.com, not {_blurred(text)!r}")
+    if "@" in parts.netloc or "?" in text or "#" in text:
+        raise BadInput(f"{name} must be an address alone, without a user, a query or a fragment; the key is TENURE_KEY")
+    return text.rstrip("/")
+
+
+def bearer(name: str, text: str | None) -> str | None:
+    """A key that can be sent; refuses what no key looks like, by this name and without showing it."""
+    if not text:
+        return None
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise BadInput(f"{name} must be a key as `tenure keys create` shows it: no blank, no line break, only ASCII")
+    return text
+
+
+def _blurred(text: str) -> str:
+    """An address without what may be a password in it."""
+    _, found, rest = text.rpartition("@")
+    return f"…@{rest}" if found else text
 
 
 def _keep(environ: Mapping[str, str]) -> dict[str, float]:
@@ -95,7 +142,7 @@ def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     prefix = f"TENURE_{contract.name}_".upper()
     names = {f"{prefix}{number.upper()}": number for number in contract.numbers()}
     for name in environ:
-        if name.startswith(prefix) and name not in names:
+        if name.startswith(prefix) and name not in names and name != _DISPATCHER_URL:
             raise BadInput(f"{name} is no setting; those of contract {contract.name} are {', '.join(names)}")
     found: dict[str, int] = {}
     source: dict[str, str] = {}

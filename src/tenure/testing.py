@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from tenure.errors import BadInput
 from tenure.job import Job
+from tenure.local import Local
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.postgres.store import Store
     from tenure.task import Task
 
 P = ParamSpec("P")
@@ -25,11 +28,11 @@ P = ParamSpec("P")
 
 async def drain(app: App, *, queues: Sequence[str] | None = None, concurrency: int = 50) -> Counter[str]:
     """Run every job that is due, and what those enqueue, until nothing is; what happened, counted."""
-    local = await app._local()
-    for contract in await local.contracts():
-        await local.store.settle(contract)
-        await local.store.reap(contract)
-        await local.store.promote(contract)
+    store = _store(await app._local())
+    for contract in await store.contracts():
+        await store.settle(contract)
+        await store.reap(contract)
+        await store.promote(contract)
     worker = app.worker(queues=queues, concurrency=concurrency, poll=0.05, upkeep=False, wakeups=False)
     await worker.run(until_idle=True)
     return worker.counts
@@ -39,12 +42,12 @@ async def advance(app: App, **span: float) -> None:
     """Let time pass for every job that is not finished: `advance(app, minutes=5)`, in the words of timedelta."""
     from tenure.postgres.moving import advance as move
 
-    await move((await app._local()).store, timedelta(**span))
+    await move(_store(await app._local()), timedelta(**span))
 
 
 async def enqueued(app: App, task: Task[..., Any] | None = None) -> list[Job]:
     """Jobs, newest first, finished or not: of this task, or of all."""
-    store = (await app._local()).store
+    store = _store(await app._local())
     found = await store.find(type=None if task is None else task.name, limit=1_000)
     jobs = await store.jobs([listed.id for listed in found.jobs])
     return sorted(jobs, key=lambda job: job.id, reverse=True)
@@ -59,3 +62,10 @@ async def assert_enqueued(app: App, task: Task[P, Any], *args: P.args, **kwargs:
             return job
     there = "\n".join(f"  {job.payload}" for job in jobs) or "  none at all"
     raise AssertionError(f"no job of {task.name} has the arguments {wanted}; there are:\n{there}")
+
+
+def _store(local: object) -> Store:
+    """The app's own database; refused where there is only a dispatcher."""
+    if not isinstance(local, Local):
+        raise BadInput("these tools work on the database itself, and this app goes through a dispatcher")
+    return local.store

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "postgres": {DOMAIN, "settings"},
     **dict.fromkeys(APPLICATION, BELOW_SIBLINGS),
     **dict.fromkeys(SIBLINGS, BELOW_SIBLINGS),
-    "reach": BELOW_SIBLINGS | {"embedded"},
+    "reach": BELOW_SIBLINGS | {"embedded", "http"},
     "app": BELOW_SIBLINGS | {"reach", "worker", "upkeep", "flows", "embedded"},
     "samples": BELOW_SIBLINGS | {"app"},
     "testing": EVERYTHING_BUT_CLI,
@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Allowed only inside a function: `App()` imports no driver until first use, and loads its neighbours late.
 ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
-    "reach": {"postgres", "embedded"},
+    "reach": {"postgres", "embedded", "http"},
     "app": {"postgres", "worker", "upkeep", "flows", "embedded"},
     **{name: {"postgres"} for name in APPLICATION},
     "__init__": EVERYTHING_BUT_CLI - {DOMAIN} | {"testing"},
@@ -226,6 +226,7 @@ TYPES_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
         ("app.py", "from tenure.worker import Worker", "app imports worker when it is loaded"),
         ("app.py", "from tenure.postgres.store import Store", "app imports postgres when it is loaded"),
         ("app.py", "def f():\n    from tenure.http import serve", "app imports http"),
+        ("reach.py", "from tenure.http.client import Remote", "reach imports http when it is loaded"),
         ("queue.py", "import tenure.postgres", "queue imports postgres when it is loaded"),
         ("__init__.py", "from tenure.app import App", "__init__ imports app when it is loaded"),
         ("__init__.py", "import psycopg", "__init__ imports the driver psycopg"),
@@ -255,6 +256,7 @@ def test_what_the_design_allows_is_not_found(tmp_path: Path) -> None:
         "postgres/store.py": "import psycopg\nfrom tenure.job import Job\nimport tenure.settings",
         "context.py": "from tenure.job import Job",
         "app.py": f"from tenure.task import Task\n{late}",
+        "reach.py": "def f():\n    from tenure.http.client import Remote",
         "worker/execute.py": f"from tenure.context import Context\nfrom .fetch import f\n{to_app}",
         "integrations/asyncpg.py": "import asyncpg\nimport psycopg",
         "cli/run.py": "import typer\nfrom tenure.worker import Worker\nfrom tenure import app, http",

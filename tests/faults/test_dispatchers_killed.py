@@ -28,6 +28,9 @@ from tests.worker.working import until
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
 
+_HELD = "select count(*) from tenure.job where role = 'active'"
+
+
 class Dispatchers:
     """Dispatchers that are processes of their own, behind one address."""
 
@@ -67,10 +70,10 @@ def dispatchers(dsn: str, between: Network) -> Iterator[Dispatchers]:
             end(process)
 
 
-async def enqueued(app: App, tasks: int) -> list[int]:
-    """Tasks of the dispatcher's contract, and of others beside them."""
+async def enqueued(app: App, tasks: int, seconds: float) -> list[int]:
+    """Tasks of the dispatcher's contract, and of others beside them, that take so long."""
     calls = [
-        program.on_the_loop.options(contract="dispatcher" if n % 2 else "standard", max_attempts=9).call(0.01)
+        program.on_the_loop.options(contract="dispatcher" if n % 2 else "standard", max_attempts=9).call(seconds)
         for n in range(tasks)
     ]
     return list(await app.enqueue_many(calls))
@@ -83,15 +86,18 @@ async def test_dispatchers_killed_at_random_lose_no_task_and_overlap_none(
 ) -> None:
     chance = random.Random(kills)
     witness(db)
-    ids = await enqueued(app, tasks // 2)  # before there is any dispatcher
+    held: list[int] = []
+    ids = await enqueued(app, tasks // 2, 0.3)  # before there is any dispatcher
     async with network(kills) as between:
         with dispatchers(dsn, between) as some, Fleet(dsn, tmp_path, "--dispatcher", between.url) as fleet:
             await asyncio.gather(some.begin(), some.begin())
             for _ in range(2):
-                fleet.begin("--concurrency", "8")
+                fleet.begin("--concurrency", "6")
             for n in range(kills):
-                ids += await enqueued(app, tasks // 2 // kills)
-                await asyncio.sleep(chance.uniform(0.1, 0.6))
+                ids += await enqueued(app, tasks // 2 // kills, 0.3)
+                await until(lambda: db.value(_HELD) > 0)
+                await asyncio.sleep(chance.uniform(0, 0.3))
+                held.append(db.value(_HELD))
                 some.kill(chance.choice(list(some.processes)))
                 if n == kills // 2:  # all of them: what goes on from here, goes on from the database alone
                     for url in list(some.processes):
@@ -99,14 +105,15 @@ async def test_dispatchers_killed_at_random_lose_no_task_and_overlap_none(
                     await some.begin()
                 await some.begin()
             took = await over(db, 90)
-            fleet.stop_all()
+            await asyncio.to_thread(fleet.stop_all)  # the network runs on this loop
     triggers = await ended_well(db, ids)
     seen_by_witnesses(db)
     print(
-        f"{len(ids)} tasks, {some.killed} dispatchers killed, {dict(triggers)}; over {took:.1f} s after the last kill"
+        f"{len(ids)} tasks, {some.killed} dispatchers killed with {held} held, {dict(triggers)}; over in {took:.1f} s"
     )
     assert triggers["succeed"] == len(ids)
     assert some.killed > kills
+    assert sum(held) > kills, "the kills met nothing"
 
 
 @pytest.mark.req("S1-04")
@@ -118,11 +125,11 @@ async def test_a_worker_whose_answers_are_lost_ends_every_task_once(
     async with network(tasks, lost=0.3, reset=0.05, delayed=0.1) as between:
         with dispatchers(dsn, between) as some, Fleet(dsn, tmp_path, "--dispatcher", between.url) as fleet:
             await asyncio.gather(some.begin(), some.begin())
-            ids = await enqueued(app, tasks)
+            ids = await enqueued(app, tasks, 0.01)
             for _ in range(2):
                 fleet.begin("--concurrency", "4")
             took = await over(db, 120)
-            fleet.stop_all()
+            await asyncio.to_thread(fleet.stop_all)  # the network runs on this loop
     triggers = await ended_well(db, ids)
     seen_by_witnesses(db)
     print(f"{tasks} tasks over in {took:.1f} s, {dict(between.did)}, {dict(triggers)}")

@@ -52,6 +52,8 @@ async def beats_of_a_lease(monkeypatch: pytest.MonkeyPatch, blocked: set[int]) -
     monkeypatch.setattr(heart, "asyncio", clock)
 
     class Source:
+        leases_run_on = False
+
         async def heartbeat(self, held: Sequence[Held]) -> list[Noted]:
             beats.append(clock.now - 1_000.0)
             if len(beats) in blocked:

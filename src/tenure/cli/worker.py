@@ -14,6 +14,7 @@ import typer
 
 from tenure.cli.importing import imported
 from tenure.errors import BadInput
+from tenure.settings import Settings
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -34,6 +35,12 @@ _UPKEEP = typer.Option(True, "--upkeep/--no-upkeep", help="Whether upkeep runs b
 _WAKEUPS = typer.Option(True, "--wakeups/--no-wakeups", help="Whether to listen for wake-ups.")
 _UNTIL_IDLE = typer.Option(False, "--until-idle", help="End when nothing is due.")
 _DATABASE = typer.Option(None, "--database-url", help="Which database; default DATABASE_URL, else the embedded one.")
+_DISPATCHER = typer.Option(
+    None, "--dispatcher", help="Work through this dispatcher, without a database; default TENURE_DISPATCHER_URL."
+)
+_KEY = typer.Option(
+    None, "--key", help="The key to show to the dispatcher; better in TENURE_KEY, where ps cannot see it."
+)
 _LEVEL = typer.Option("info", "--log-level", help="How much to tell: debug, info, warning or error.")
 
 #: A worker process that ended by itself is begun again after so long.
@@ -58,19 +65,37 @@ def worker(
     wakeups: bool = _WAKEUPS,
     until_idle: bool = _UNTIL_IDLE,
     database_url: str | None = _DATABASE,
+    dispatcher: str | None = _DISPATCHER,
+    key: str | None = _KEY,
     log_level: str = _LEVEL,
 ) -> None:
     """Run the tasks of an application until SIGTERM or Ctrl-C; a second signal ends it at once."""
     tell(log_level)
-    if database_url:
-        os.environ["DATABASE_URL"] = database_url
+    _set_out(database_url, dispatcher, key)
     app = found(application)
+    if (given := Settings.load().dispatcher_url) is not None and app.settings.dispatcher_url != given:
+        raise BadInput(
+            f"{application} does not go through the dispatcher at {given}: it was made with settings of its own. "
+            "Next: let App() read them from the environment"
+        )
     if processes > 1:
         raise typer.Exit(_several(processes, name))
     app.run_worker(
         queues=_split(queues), contracts=_split(contracts), concurrency=concurrency, name=name, poll=poll, grace=grace,
         upkeep=upkeep, wakeups=wakeups, until_idle=until_idle,
     )  # fmt: skip
+
+
+def _set_out(database_url: str | None, dispatcher: str | None, key: str | None) -> None:
+    """Let the application find what was given here where it looks for it, and its processes too."""
+    if database_url and dispatcher:
+        raise BadInput("--database-url and --dispatcher exclude each other: a worker goes to one of the two")
+    if key and not (dispatcher or Settings.load().dispatcher_url):
+        raise BadInput("--key is shown to a dispatcher. Next: give --dispatcher too")
+    given = {"DATABASE_URL": database_url, "TENURE_DISPATCHER_URL": dispatcher, "TENURE_KEY": key}
+    os.environ.update({name: value for name, value in given.items() if value})
+    if database_url:
+        os.environ.pop("TENURE_DISPATCHER_URL", None)
 
 
 def found(application: str) -> App:

@@ -103,7 +103,7 @@ class Claim(Body):
     worker_id: Worker
     contract: Contract = "standard"
     queues: Annotated[list[Queue], Field(min_length=1, max_length=100)] = ["default"]
-    types: Annotated[list[Type], Field(min_length=1, max_length=1_000)] | None = None
+    types: Annotated[list[Type], Field(min_length=1, max_length=10_000)] | None = None
     limit: Annotated[StrictInt, Field(ge=1, le=MOST)] = 1
     claim_key: Token | None = None
     wait_seconds: Annotated[Number, Field(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)] = 0
@@ -267,6 +267,18 @@ class Finishes(Body):
         },
     )
     finishes: Annotated[list[Finish], Field(min_length=1, max_length=MOST)]
+
+
+class Start(Keyed):
+    """One of many handlers that begin."""
+
+    id: Id
+
+
+class Starts(Body):
+    """Handlers of many jobs that begin."""
+
+    starts: Annotated[list[Start], Field(min_length=1, max_length=MOST)]
 
 
 class Beat(Proof):

@@ -17,7 +17,7 @@ from tenure.coalesce import Coalescer
 from tenure.errors import BadInput, JobNotFound, Refused, TenureError
 from tenure.http.callers import Caller
 from tenure.http.lines import Bell, Which
-from tenure.http.refusals import ForeignTenant
+from tenure.http.refusals import ForeignTenant, status_of
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved, Noted
 from tenure.postgres.claiming import Claimer
@@ -170,11 +170,14 @@ class Desk:
         return None
 
     async def each(self, answers: Sequence[Awaitable[Any]]) -> list[Any]:
-        """What became of each of many; a refusal is an answer, and so is what was wrong with one of them."""
+        """What became of each of many. A refusal is an answer; so is that the database went away, unless for all."""
         gathered = await asyncio.gather(*answers, return_exceptions=True)
         for answer in gathered:
-            if isinstance(answer, BaseException) and not isinstance(answer, (Refused, BadInput, ForeignTenant)):
+            if isinstance(answer, BaseException) and not isinstance(answer, TenureError):
                 raise answer
+        failed = [one for one in gathered if isinstance(one, TenureError)]
+        if len(failed) == len(gathered) and all(status_of(one) == 503 for one in failed):
+            raise failed[0]
         return gathered
 
     def _verbs(self) -> dict[str, Callable[[Sequence[Said], Any], Awaitable[Sequence[Any]]]]:

@@ -17,9 +17,9 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenure.errors import BadInput
+from tenure.errors import BadInput, PayloadTooLarge
 from tenure.http.callers import Keyring
-from tenure.http.refusals import TooLarge, TooSlow
+from tenure.http.refusals import TooSlow
 
 #: A body must be here after so many seconds.
 _BODY_S = 30.0
@@ -80,8 +80,8 @@ async def _read(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(most: int) -> TooLarge:
-    return TooLarge(f"the body has more than {most} bytes. Next: send less at a time, or store it elsewhere")
+def _too_large(most: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body has more than {most} bytes. Next: send less at a time, or store it elsewhere")
 
 
 def _parsed(request: Request, body: bytes) -> Any:

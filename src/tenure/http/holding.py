@@ -160,6 +160,19 @@ def _facts(one: bodies.Finish) -> dict[str, Any]:
     }
 
 
+@router.post("/api/v1/starts", responses=responses(answers.Answers, refuses=(409,)), openapi_extra=_WORK)
+async def starts(request: Request, body: bodies.Starts) -> Json:
+    """Say of many jobs that their handlers begin."""
+    at, who = desk(request), caller(request)
+
+    async def begin(one: bodies.Start) -> Any:
+        held = await at.held(job_number(one.id), one.claims, one.lease_token, who)
+        return await at.say("start", Said(held, one.idempotency_key))
+
+    became = await at.each([begin(one) for one in body.starts])
+    return Json({"answers": [shown.answer(one, int(asked.id)) for one, asked in zip(became, body.starts, strict=True)]})
+
+
 @router.post("/api/v1/heartbeats", responses=responses(answers.Answers, refuses=(409,)), openapi_extra=_WORK)
 async def heartbeats(request: Request, body: bodies.Heartbeats) -> Json:
     """Say of many jobs that the work goes on."""

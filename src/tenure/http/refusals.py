@@ -44,12 +44,6 @@ class ForeignTenant(Forbidden):
     code = "TENANT_SCOPE_VIOLATION"
 
 
-class TooLarge(TenureError):
-    """The body is larger than the dispatcher takes."""
-
-    code = "E-PAYLOAD-TOO-LARGE"
-
-
 class TooSlow(TenureError):
     """The body did not arrive in time."""
 
@@ -68,7 +62,7 @@ def status_of(error: TenureError) -> int:
         return 401
     if isinstance(error, Forbidden):
         return 403
-    if isinstance(error, (TooLarge, PayloadTooLarge)):
+    if isinstance(error, PayloadTooLarge):
         return 413
     if isinstance(error, TooSlow):
         return 408

@@ -26,6 +26,8 @@ _log = logging.getLogger("tenure.worker")
 _GATHER_S = 0.002
 #: A claim of so many jobs or fewer costs the database nearly the same.
 _WORTH_HALVING = 100
+#: No more at a time than one request to a dispatcher takes; of so many, more at a time cost a job no less.
+_LARGEST = 1_000
 #: Polls may take this share of the time, while that leaves no longer pause than so many seconds.
 _POLLING, _LONGEST_PAUSE_S = 0.1, 10.0
 #: How often the worker looks for jobs of tasks that it does not know, where it does not claim them.
@@ -95,7 +97,9 @@ class Fetch:
             except Exception as error:
                 told = _log.warning if isinstance(error, TenureError) else _log.exception
                 told("%s cannot claim, and tries again: %s", self._worker, error)
-                self._hot[contract] = None
+                # What a claim has perhaps won is ours for no longer than its lease: ask for that first.
+                again = {contract: None}
+                self._hot = again | self._hot if contract in self._unanswered else self._hot | again
                 await patience.wait()
 
     async def _poll(self) -> None:
@@ -126,7 +130,7 @@ class Fetch:
 
     async def _claim(self, contract: str) -> None:
         # Of many slots half at a time: while these are begun and told of, the database looks for the others.
-        free = min(self._slots.free, max(_WORTH_HALVING, -(-self._slots.concurrency // 2)))
+        free = min(self._slots.free, max(_WORTH_HALVING, -(-self._slots.concurrency // 2)), _LARGEST)
         key, asked = self._unanswered.pop(contract, (uuid4(), time.monotonic()))
         try:
             jobs = await self._source.claim(

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
-from tenure.outcome import Outcome
+from tenure.outcome import Moved
 from tenure.worker.handle import Done
 from tenure.worker.running import Running
 from tenure.worker.settle import insisting
@@ -27,7 +27,7 @@ class Finisher:
     def __init__(
         self,
         source: JobSource,
-        answered: Callable[[Sequence[tuple[Running, Done]], Sequence[Outcome | Exception]], None],
+        answered: Callable[[Sequence[tuple[Running, Done]], Sequence[Moved | Exception]], None],
     ) -> None:
         self._source = source
         self._answered = answered
@@ -50,7 +50,7 @@ class Finisher:
         finally:
             self.tasks.discard(asyncio.current_task())
 
-    async def _said(self, group: list[tuple[Running, Done]]) -> Sequence[Outcome | Exception]:
+    async def _said(self, group: list[tuple[Running, Done]]) -> Sequence[Moved | Exception]:
         """What became of each, or the error for which nothing of the group was written."""
         held = [running.held for running, _ in group]
         results = [done.result for _, done in group]

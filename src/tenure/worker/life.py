@@ -13,7 +13,7 @@ from tenure.contract import Contract
 from tenure.errors import Busy, Refused, TenureError
 from tenure.job import Job
 from tenure.middleware import Middleware
-from tenure.outcome import Moved, Outcome
+from tenure.outcome import Moved
 from tenure.queue import Decision
 from tenure.stranger import UNKNOWN_TASK, WAITS_S, unknown
 from tenure.task import LONGEST_RUN_S, Task
@@ -104,7 +104,7 @@ class Lives:
             _log.warning("%d jobs could not be handed back: %s", len(these), error)
         else:
             for answer in answers:
-                self._slots.counts["refused" if isinstance(answer, Refused) else "handed back"] += 1
+                self._slots.counts["refused" if isinstance(answer, TenureError) else "handed back"] += 1
 
     async def _tell_and_begin(self, jobs: list[Job], lives: list[Running]) -> None:
         for middleware in self._middleware:
@@ -147,7 +147,7 @@ class Lives:
         self._let_go(running)
         self._ended()
 
-    def _answered(self, group: Sequence[tuple[Running, Done]], answers: Sequence[Outcome | Exception]) -> None:
+    def _answered(self, group: Sequence[tuple[Running, Done]], answers: Sequence[Moved | Exception]) -> None:
         """What the database made of successes, from the finisher."""
         plain = busy = 0
         for (running, done), answer in zip(group, answers, strict=True):
@@ -167,14 +167,15 @@ class Lives:
         await asyncio.sleep(_BUSY_S)
         self._finisher.add(running, done)
 
-    async def _end(self, running: Running, done: Done, answer: Outcome | Exception) -> None:
+    async def _end(self, running: Running, done: Done, answer: Moved | Exception) -> None:
         """See a success to its end that was not plainly accepted, or that others are to hear of."""
         try:
             if isinstance(answer, Moved):
                 await self._became(running, done, answer)
             elif isinstance(answer, Refused):
                 await self._became(running, done, await ours(self._source, running, answer))
-            else:  # one of its group is at fault, and nothing was written
+            else:  # one of its group is at fault, or nobody knows what was heard of it
+                running.answer_lost = True
                 await self._settle(running, done)
         except Exception:
             _could_not_say(running)

@@ -67,7 +67,7 @@ class ServiceThread:
             try:
                 return await self._open_source()
             except Exception as error:
-                _log.warning("the service thread has no database yet: %s", error)
+                _log.warning("the service thread has no connection yet: %s", error)
                 await patience.wait()
         return None
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tenure.contract import Contract
 from tenure.directive import Snooze
-from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, NotPermitted, Refused, Unavailable
+from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, NotPermitted, Refused, TenureError, Unavailable
 from tenure.job import Failure, Held
 from tenure.outcome import Moved
 from tenure.patience import Patience
@@ -39,7 +39,7 @@ _LAST_WORDS = ("succeed", "retry", "exhaust", "fatal", "snooze", "cancel", "dead
 async def insisting(say: Callable[[], Awaitable[T]], *about: Running) -> T:
     """Say it until it was heard: a database that is away comes back, and a repeat is refused or answered as before.
 
-    An answer that was lost on its way is noted on the jobs that it is about.
+    That an answer did not come is noted on the jobs that it is about: something of it may have been heard.
     """
     patience, tries = None, 0
     while True:
@@ -48,12 +48,11 @@ async def insisting(say: Callable[[], Awaitable[T]], *about: Running) -> T:
         except _AWAY as error:
             if isinstance(error, NotPermitted):
                 raise
-            if isinstance(error, ConnectionLost):
-                for running in about:
-                    running.answer_lost = True
+            for running in about:
+                running.answer_lost = True
             tries += 1
             if tries == _WORTH_SAYING:
-                _log.warning("the database does not hear, and is told again until it does: %s", error)
+                _log.warning("what became of jobs is not heard, and is said again until it is: %s", error)
             patience = patience or Patience()
             await patience.wait()
 
@@ -91,7 +90,7 @@ async def _told(source: JobSource, contract: Contract, running: Running, verdict
 
 async def _succeed(source: JobSource, held: Held, result: Any) -> Moved:
     (answer,) = await source.succeed([held], [result])
-    if isinstance(answer, Refused):
+    if isinstance(answer, TenureError):
         raise answer
     return answer
 

@@ -7,15 +7,18 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tenure.contract import Contract
-from tenure.errors import Refused
+from tenure.errors import Refused, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job
-from tenure.outcome import Effect, Moved, Noted, Outcome
+from tenure.outcome import Effect, Moved, Noted
 from tenure.queue import Decision
 
 
 class JobSource(Protocol):
     """The verbs that a worker says. What is refused is raised; batches answer for each job."""
+
+    #: Whether others may take a job while this source is away: then a lease that was not renewed in time is lost.
+    leases_run_on: bool
 
     async def contracts(self) -> Mapping[str, Contract]:
         """Every registered contract by name."""
@@ -43,7 +46,7 @@ class JobSource(Protocol):
     def start(self, held: Held) -> Awaitable[Moved | None]:
         """Say that the handler begins."""
 
-    async def succeed(self, held: Sequence[Held], results: Sequence[Any]) -> list[Outcome]:
+    async def succeed(self, held: Sequence[Held], results: Sequence[Any]) -> Sequence[Moved | TenureError]:
         """End jobs well, each with its result."""
 
     async def fail(self, held: Held, failure: Failure) -> Decision:
@@ -52,7 +55,9 @@ class JobSource(Protocol):
     def snooze(self, held: Held, delay_ms: int) -> Awaitable[Moved]:
         """Put a job off."""
 
-    async def hand_back(self, held: Sequence[Held], delay_ms: int, reason: str | None) -> list[Moved | Noted | Refused]:
+    async def hand_back(
+        self, held: Sequence[Held], delay_ms: int, reason: str | None
+    ) -> Sequence[Moved | Noted | TenureError]:
         """Give jobs back unfinished."""
 
     async def cancelled(self, held: Held, reason: str | None) -> Moved:
