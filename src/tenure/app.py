@@ -11,7 +11,6 @@ everything goes through that dispatcher, and no database is needed here, nor its
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
@@ -20,6 +19,7 @@ from tenure import intake
 from tenure.bulk import Bulk, Make
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, ConnectionLost, JobFailed
+from tenure.garbage import collect_seldom
 from tenure.job import Job, NewJob
 from tenure.job_type import JobType, check
 from tenure.middleware import Middleware, at_once, through
@@ -39,8 +39,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: So many new objects are worth a look of the garbage collector in a worker's process.
-_SELDOM = 20_000
 #: How often a waiting caller asks for a result: soon at first, then less often.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.5
 
@@ -211,7 +209,7 @@ class App:
             )
         import uvloop
 
-        _collect_seldom()
+        collect_seldom()
         worker = self.worker(**options)
         uvloop.run(worker.run(until_idle=until_idle))
         if worker.left_behind:
@@ -335,16 +333,6 @@ class App:
             return Ticket(job_id, answers[-1].made if answers else False)
 
         return ticket() if waits else at_once(ticket())
-
-
-def _collect_seldom() -> None:
-    """Let the garbage collector leave alone what was made so far, and look less often at what a thousand jobs make.
-
-    Jobs leave no cycles behind; yet as PostgreSQL's answers come in, Python would look for some again and again.
-    """
-    gc.freeze()
-    if gc.get_threshold()[0] < _SELDOM:
-        gc.set_threshold(_SELDOM, *gc.get_threshold()[1:])
 
 
 def _type(name: str, contract: str, numbers: Mapping[str, Any]) -> JobType | None:

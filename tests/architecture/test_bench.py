@@ -95,3 +95,23 @@ def test_what_ends_early_says_its_last_words() -> None:
 def test_jobs_are_counted_in_whole_hundreds() -> None:
     assert Sizes(jobs=1).jobs_for(TENURE) == 100
     assert Sizes(share=0.3333).jobs_for(TENURE) % 100 == 0
+
+
+def test_the_bench_over_http_measures_every_way_through_a_dispatcher() -> None:
+    command = [sys.executable, "-m", "bench.http", "--quick", "--json", "--no-direct", "--jobs", "100"]
+    done = subprocess.run([*command, "--concurrency", "8"], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    calls = {
+        "one by one": ["claim", "finish"], "document 001": ["claim", "finish"], "enqueue, batches of 100": ["enqueue"],
+        "batches of 100": ["claim", "finish"], "enqueue, batches of 500": ["enqueue"],
+        "batches of 500": ["claim", "finish"], "idle": ["wait"],
+    }  # fmt: skip
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == list(calls)
+    for name, row in rows.items():
+        assert (row["jobs_per_s"] is None) is (name == "idle"), name
+        for call in ("enqueue", "claim", "finish", "wait"):
+            half, tail = row[f"{call}_p50_ms"], row[f"{call}_p99_ms"]
+            assert (half is not None) is (call in calls[name]), (name, call)
+            assert half is None or 0 < half <= tail
+    assert rows["one by one"]["clients"] == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -42,6 +43,11 @@ def job_number(job_id: str) -> int:
     if not 0 < number <= MAX_ID:
         raise JobNotFound(number)
     return number
+
+
+def job_numbers(ids: Iterable[str]) -> list[int]:
+    """Those of many ids that a job can have, as numbers."""
+    return [number for number in map(int, ids) if 0 < number <= MAX_ID]
 
 
 def cursor_number(cursor: str | None) -> int | None:

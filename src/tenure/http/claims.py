@@ -11,7 +11,7 @@ from tenure.http.answers import responses
 from tenure.http.asked import caller, desk, needs, routes
 from tenure.http.bodies import LONGEST_WAIT_S
 from tenure.http.lines import Which
-from tenure.http.shown import Json
+from tenure.http.shown import Json, Quick
 from tenure.intake import MAX_ID
 from tenure.job_type import JobType
 from tenure.local import Local
@@ -32,10 +32,11 @@ async def claim(request: Request, body: bodies.Claim) -> Json:
     claimer = Claimer(body.worker_id, body.limit, body.claim_key)
     jobs = await at.claim(which, claimer, body.wait_seconds, request.is_disconnected)
     won = [shown.claim(job, contract) for job in jobs]
-    if body.record and jobs:
-        rows = await at.store.records(body.contract, [job.id for job in jobs])
-        for job, one in zip(jobs, won, strict=True):
-            one["job"]["record"] = rows.get(job.id)
+    if not body.record or not jobs:
+        return Quick({"claims": won})
+    rows = await at.store.records(body.contract, [job.id for job in jobs])
+    for job, one in zip(jobs, won, strict=True):
+        one["job"]["record"] = rows.get(job.id)
     return Json({"claims": won})
 
 

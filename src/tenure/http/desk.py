@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tenure import intake
 from tenure.coalesce import Coalescer
+from tenure.contract import Contract
 from tenure.errors import BadInput, JobNotFound, Refused, TenureError
 from tenure.http.callers import Caller
 from tenure.http.lines import Bell, Which
@@ -23,6 +24,7 @@ from tenure.outcome import Enqueued, Moved, Noted
 from tenure.postgres.claiming import Claimer
 from tenure.postgres.store import Store
 
+T = TypeVar("T")
 #: So many jobs' contracts and tenants are remembered.
 _REMEMBERED = 100_000
 #: A caller's enqueues go together; so many callers are remembered.
@@ -75,7 +77,22 @@ class Desk:
 
     async def enqueue(self, job: NewJob, caller: Caller) -> Enqueued:
         """Make a job, together with those that the same caller makes at the same time."""
-        contract = await self.store.contract(job.contract, job.version)
+        return await self.make(job, await self.store.contract(job.contract, job.version), caller)
+
+    async def contracts(self, names: Iterable[str]) -> dict[str, Contract | TenureError]:
+        """The contracts of these names, or why there is none."""
+        found: dict[str, Contract | TenureError] = {}
+        for name in dict.fromkeys(names):
+            try:
+                found[name] = await self.store.contract(name)
+            except TenureError as unknown:
+                found[name] = unknown
+        return found
+
+    def make(self, job: NewJob, contract: Contract | TenureError, caller: Caller) -> asyncio.Future[Enqueued]:
+        """Make a job whose contract is known by now; refuses what is wrong with it before it joins others."""
+        if isinstance(contract, TenureError):
+            raise contract
         intake.new_job(contract, job, self._max_bytes)  # here: one bad job must not take its batch apart
         which = (caller.actor, job.key is not None)
         making = self._making.get(which)
@@ -87,7 +104,7 @@ class Desk:
                 return await self.store.enqueue_many(jobs, created_by=caller.actor)
 
             making = self._making[which] = Coalescer(make, at_once=4 if job.key is not None else 2)
-        return await making.ask(job)
+        return making.ask(job)
 
     async def claim(
         self, which: Which, claimer: Claimer, wait_s: float, is_gone: Callable[[], Awaitable[bool]]
@@ -123,8 +140,13 @@ class Desk:
             found = await self._asked.ask(job_id)
         else:
             self._kinds.move_to_end(job_id)
-        if caller.tenant not in (None, found.tenant):
-            raise ForeignTenant(f"job {job_id} is another tenant's. Next: use a key of that tenant")
+        return _own(job_id, found, caller)
+
+    async def kinds(self, ids: Iterable[int]) -> dict[int, Kind | TenureError]:
+        """Under which contracts jobs are, whosever they are, or why that is not known; asked at once."""
+        found: dict[int, Any] = {job_id: self._kinds.get(job_id) for job_id in ids}
+        unknown = [job_id for job_id, kind in found.items() if kind is None]
+        found |= zip(unknown, await _heard(unknown, self._asked.ask), strict=True)
         return found
 
     def knows(self, job_id: int) -> Kind | None:
@@ -133,16 +155,22 @@ class Desk:
 
     async def held(self, job_id: int, claims: int, token: str, caller: Caller) -> Held:
         """A holder's proof."""
-        kind = await self.kind(job_id, caller)
-        return intake.held(Held(job_id, claims, intake.token(token), kind.contract, kind.version))
+        return self.proof(await self.kind(job_id, caller), job_id, claims, token, caller)
 
-    async def say(self, verb: str, said: Said) -> Any:
+    def proof(self, kind: Kind | TenureError, job_id: int, claims: int, token: str, caller: Caller) -> Held:
+        """A holder's proof, of a job whose kind is known by now; refuses another tenant's."""
+        if isinstance(kind, TenureError):
+            raise kind
+        own = _own(job_id, kind, caller)
+        return intake.held(Held(job_id, claims, intake.token(token), own.contract, own.version))
+
+    def say(self, verb: str, said: Said) -> asyncio.Future[Any]:
         """Say something of a job that is held, together with what others say; what became of it, or why not."""
         if said.result is not None:
             intake.document("result", said.result, self._max_bytes)  # here: it must not take its batch apart
         if said.key is not None:
             intake.name("key", said.key)
-        return await self._said[verb].ask(said)
+        return self._said[verb].ask(said)
 
     async def report(self, verb: str, said: Said, events: Sequence[Any]) -> Moved:
         """End a job that is held, with the events that its holder reports: both, or neither."""
@@ -169,16 +197,13 @@ class Desk:
                 return row.claims
         return None
 
-    async def each(self, answers: Sequence[Awaitable[Any]]) -> list[Any]:
+    async def each(self, asked: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
         """What became of each of many. A refusal is an answer; so is that the database went away, unless for all."""
-        gathered = await asyncio.gather(*answers, return_exceptions=True)
-        for answer in gathered:
-            if isinstance(answer, BaseException) and not isinstance(answer, TenureError):
-                raise answer
-        failed = [one for one in gathered if isinstance(one, TenureError)]
-        if len(failed) == len(gathered) and all(status_of(one) == 503 for one in failed):
+        answers = await _heard(asked, begin)
+        failed = [one for one in answers if isinstance(one, TenureError)]
+        if len(failed) == len(answers) and all(status_of(one) == 503 for one in failed):
             raise failed[0]
-        return gathered
+        return answers
 
     def _verbs(self) -> dict[str, Callable[[Sequence[Said], Any], Awaitable[Sequence[Any]]]]:
         store = self.store
@@ -245,6 +270,35 @@ class Desk:
         self._kinds[job_id] = kind
         if len(self._kinds) > _REMEMBERED:
             self._kinds.popitem(last=False)
+
+
+async def _heard(asked: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
+    """What became of each, or why nothing; all are begun first, without a task for each: there may be hundreds."""
+    answers: list[Any] = []
+    for one in asked:
+        try:
+            answers.append(begin(one))
+        except TenureError as refused:
+            answers.append(refused)
+    failed: list[Exception] = []
+    for place, answer in enumerate(answers):
+        if isinstance(answer, asyncio.Future):
+            try:
+                answers[place] = await answer
+            except TenureError as refused:
+                answers[place] = refused
+            except Exception as error:  # said when all are heard: nobody else would
+                failed.append(error)
+    if failed:
+        raise failed[0]
+    return answers
+
+
+def _own(job_id: int, kind: Kind, caller: Caller) -> Kind:
+    """A job's kind; refuses another tenant's."""
+    if caller.tenant not in (None, kind.tenant):
+        raise ForeignTenant(f"job {job_id} is another tenant's. Next: use a key of that tenant")
+    return kind
 
 
 def _held(said: Sequence[Said]) -> list[Held]:

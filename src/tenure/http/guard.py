@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
-from uuid import uuid4
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenure.errors import BadInput, PayloadTooLarge
@@ -50,16 +50,26 @@ class Guarded(APIRoute):
         scopes, takes_body = self.scopes, self.body_field is not None
 
         async def guarded(request: Request) -> Response:
-            keyring: Keyring = request.app.state.keyring
-            caller = await keyring.caller(request)
-            caller.must(scopes)
-            request.state.caller = caller
             if not takes_body:
+                await _let_in(request, scopes)
                 return await handle(request)
-            body = await _read(request, request.app.state.max_body_bytes)
-            return await handle(JsonRequest(request.scope, request.receive, body, _parsed(request, body)))
+            return await handle(JsonRequest(request.scope, request.receive, *await admitted(request, scopes)))
 
         return guarded
+
+
+async def admitted(request: Request, scopes: Iterable[str]) -> tuple[bytes, Any]:
+    """Ask who is there and whether they may, then read what they say: the body, and its value."""
+    await _let_in(request, scopes)
+    body = await _read(request, request.app.state.max_body_bytes)
+    return body, _parsed(request, body)
+
+
+async def _let_in(request: Request, scopes: Iterable[str]) -> None:
+    keyring: Keyring = request.app.state.keyring
+    caller = await keyring.caller(request)
+    caller.must(scopes)
+    request.state.caller = caller
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -115,13 +125,13 @@ class Named:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope)
-        request_id, trace_id = _sane(given.get("x-request-id")) or uuid4().hex, _trace(given)
+        request_id, trace_id = _sane(given.get("x-request-id")) or _new_id(), _trace(given)
         scope.setdefault("state", {}).update(request_id=request_id, trace_id=trace_id)
+        names = [(b"x-request-id", request_id.encode()), (b"x-trace-id", trace_id.encode())]
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"], headers["X-Trace-Id"] = request_id, trace_id
+                message["headers"] = [*message["headers"], *names]
             await send(message)
 
         await self._app(scope, receive, named)
@@ -133,4 +143,8 @@ def _sane(given: str | None) -> str | None:
 
 def _trace(given: Headers) -> str:
     found = _TRACEPARENT.fullmatch(given.get("traceparent", ""))
-    return found[1] if found else _sane(given.get("x-trace-id")) or uuid4().hex
+    return found[1] if found else _sane(given.get("x-trace-id")) or _new_id()
+
+
+def _new_id() -> str:
+    return os.urandom(16).hex()

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from fastapi import Request
 
 from tenure.errors import BadInput
 from tenure.http import answers, bodies, shown
 from tenure.http.answers import responses
-from tenure.http.asked import JobId, caller, desk, job_number, needs, repeat_key, routes
-from tenure.http.desk import Desk, Said
-from tenure.http.shown import Json
+from tenure.http.asked import JobId, caller, desk, job_number, job_numbers, needs, repeat_key, routes
+from tenure.http.desk import Said
+from tenure.http.shown import Json, Quick
 from tenure.job import Held
 
 router = routes("holding")
 _WORK = needs("work")
+#: One of many: who holds which job.
+P = TypeVar("P", bodies.Finish, bodies.Start, bodies.Beat)
+#: What a finish may carry, and what its verb has a use for.
+_FACTS = frozenset({"result", "error", "seconds", "reason"})
+_REASON = frozenset({"reason"})
+_USES = {
+    "succeed": frozenset({"result"}), "fail": frozenset({"error"}), "snooze": frozenset({"seconds"}),
+    "hand-back": frozenset({"seconds", "reason"}),
+}  # fmt: skip
 _ANSWER = responses(answers.Answer, refuses=(404, 409))
 
 
@@ -27,7 +38,7 @@ async def _say(request: Request, job_id: str, verb: str, body: bodies.Keyed, **f
     """Say a word of a job that is held; what became of it."""
     key = repeat_key(request, body.idempotency_key)
     said = Said(await _held(request, job_id, body), key, **facts)
-    return Json(shown.answer(await desk(request).say(verb, said), said.held.id))
+    return Quick(shown.answer(await desk(request).say(verb, said), said.held.id))
 
 
 @router.post("/api/v1/jobs/{job_id}/start", responses=_ANSWER, openapi_extra=_WORK)
@@ -135,23 +146,30 @@ async def compensation_failed(request: Request, job_id: JobId, body: bodies.Fail
 @router.post("/api/v1/finishes", responses=responses(answers.Answers, refuses=(409,)), openapi_extra=_WORK)
 async def finishes(request: Request, body: bodies.Finishes) -> Json:
     """Last words of many jobs; each is answered or refused by itself, in the order asked."""
+    at = desk(request)
+    became = await _each(
+        request, body.finishes, lambda one, held: at.say(one.verb, Said(held, one.idempotency_key, **_facts(one)))
+    )
+    return Quick({"answers": [shown.answer(one) for one in became]})
+
+
+async def _each(request: Request, asked: Sequence[P], say: Callable[[P, Held], asyncio.Future[Any]]) -> list[Any]:
+    """Say something of each of many jobs; what became of each."""
     at, who = desk(request), caller(request)
+    kinds = await at.kinds(job_numbers(one.id for one in asked))
 
-    async def finish(one: bodies.Finish) -> Any:
-        facts = _facts(one)
-        held = await at.held(job_number(one.id), one.claims, one.lease_token, who)
-        return await at.say(one.verb, Said(held, one.idempotency_key, **facts))
+    def begin(one: P) -> asyncio.Future[Any]:
+        number = job_number(one.id)
+        return say(one, at.proof(kinds[number], number, one.claims, one.lease_token, who))
 
-    became = await at.each([finish(one) for one in body.finishes])
-    return Json({"answers": [shown.answer(one) for one in became]})
+    return await at.each(asked, begin)
 
 
 def _facts(one: bodies.Finish) -> dict[str, Any]:
     """The facts of a finish; refuses what its verb has no use for."""
-    uses = {"succeed": {"result"}, "fail": {"error"}, "snooze": {"seconds"}, "hand-back": {"seconds", "reason"}}
-    given = {name for name in ("result", "error", "seconds", "reason") if getattr(one, name) is not None}
-    if odd := given - uses.get(one.verb, {"reason"}):
-        raise BadInput(f"a finish of the verb {one.verb} takes no {sorted(odd)[0]}. Next: leave it out")
+    for name in _FACTS - _USES.get(one.verb, _REASON):
+        if getattr(one, name) is not None:
+            raise BadInput(f"a finish of the verb {one.verb} takes no {name}. Next: leave it out")
     return {
         "result": one.result,
         "failure": (one.error or bodies.Error()).failure() if one.verb == "fail" else None,
@@ -163,23 +181,15 @@ def _facts(one: bodies.Finish) -> dict[str, Any]:
 @router.post("/api/v1/starts", responses=responses(answers.Answers, refuses=(409,)), openapi_extra=_WORK)
 async def starts(request: Request, body: bodies.Starts) -> Json:
     """Say of many jobs that their handlers begin."""
-    at, who = desk(request), caller(request)
-
-    async def begin(one: bodies.Start) -> Any:
-        held = await at.held(job_number(one.id), one.claims, one.lease_token, who)
-        return await at.say("start", Said(held, one.idempotency_key))
-
-    became = await at.each([begin(one) for one in body.starts])
-    return Json({"answers": [shown.answer(one, int(asked.id)) for one, asked in zip(became, body.starts, strict=True)]})
+    at = desk(request)
+    became = await _each(request, body.starts, lambda one, held: at.say("start", Said(held, one.idempotency_key)))
+    said = zip(became, body.starts, strict=True)
+    return Quick({"answers": [shown.answer(one, int(asked.id)) for one, asked in said]})
 
 
 @router.post("/api/v1/heartbeats", responses=responses(answers.Answers, refuses=(409,)), openapi_extra=_WORK)
 async def heartbeats(request: Request, body: bodies.Heartbeats) -> Json:
     """Say of many jobs that the work goes on."""
-    at, who = desk(request), caller(request)
-    became = await at.each([_beat(at, one, who) for one in body.heartbeats])
-    return Json({"answers": [shown.answer(one) for one in became]})
-
-
-async def _beat(at: Desk, one: bodies.Beat, who: Any) -> Any:
-    return await at.say("heartbeat", Said(await at.held(job_number(one.id), one.claims, one.lease_token, who)))
+    at = desk(request)
+    became = await _each(request, body.heartbeats, lambda _, held: at.say("heartbeat", Said(held)))
+    return Quick({"answers": [shown.answer(one) for one in became]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -11,10 +12,8 @@ from tenure.errors import TenureError
 from tenure.http import answers, bodies, shown
 from tenure.http.answers import responses
 from tenure.http.asked import Cursor, JobId, Limit, caller, cursor_number, desk, job_number, needs, repeat_key, routes
-from tenure.http.callers import Caller
 from tenure.http.refusals import told
-from tenure.http.shown import Json
-from tenure.job import NewJob
+from tenure.http.shown import Json, Quick
 from tenure.outcome import Enqueued
 from tenure.search import parse
 
@@ -47,16 +46,13 @@ async def enqueue(request: Request, body: bodies.Enqueue) -> Json:
 async def enqueue_many(request: Request, body: bodies.EnqueueMany) -> Json:
     """Make many jobs; each is made or refused by itself, in the order asked."""
     who, at = caller(request), desk(request)
+    contracts = await at.contracts(one.contract for one in body.jobs)
 
-    async def make(one: bodies.Enqueue) -> Enqueued:
-        return await at.enqueue(_new(one, who), who)
+    def make(one: bodies.Enqueue) -> asyncio.Future[Enqueued]:
+        return at.make(one.job(who.of(one.tenant_id), one.idempotency_key), contracts[one.contract], who)
 
-    made = await at.each([make(one) for one in body.jobs])
-    return Json({"jobs": [_made(one) for one in made]})
-
-
-def _new(one: bodies.Enqueue, who: Caller) -> NewJob:
-    return one.job(who.of(one.tenant_id), one.idempotency_key)
+    made = await at.each(body.jobs, make)
+    return Quick({"jobs": [_made(one) for one in made]})
 
 
 def _made(one: Enqueued | TenureError) -> dict[str, Any]:

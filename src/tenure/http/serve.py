@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 
 from tenure.errors import BadInput, CannotConnect
+from tenure.garbage import collect_seldom
 from tenure.http.callers import Keyring, is_loopback
 from tenure.http.desk import Desk
 from tenure.http.server import application
@@ -98,6 +99,8 @@ class Dispatcher:
         try:
             store = await self._connected(self._stopping)
             if store is not None:
+                if signals:  # the process is ours
+                    collect_seldom()
                 async with contextlib.aclosing(_Closing(store)):
                     await self._serve(store, self._stopping, ready)
         finally:

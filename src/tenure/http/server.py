@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from tenure import __version__
 from tenure.errors import BadInput, TenureError
@@ -18,9 +21,11 @@ from tenure.http.desk import Desk
 from tenure.http.guard import Named
 from tenure.http.refusals import NoSuchRoute, headers_of, status_of, told
 from tenure.http.shown import Json
+from tenure.http.ways import Short
 from tenure.settings import MAX_BODY_BYTES
 
 _log = logging.getLogger("tenure.http")
+_PARTS = (jobs, claims, holding, operators, letters, tasks, rehearsal)
 _ABOUT = """Durable jobs on PostgreSQL: held under a lease, moved by a contract.
 
 Send a key as `Authorization: Bearer tenure_…`; `x-scopes` of an operation names the scopes of which it needs one.
@@ -28,22 +33,34 @@ Every answer carries `X-Request-Id` and `X-Trace-Id`.
 """
 
 
+class _Application(FastAPI):
+    """An application whose plain requests take the short way, and whose every answer is named."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The framework's own, behind the short way."""
+        return Named(Short(super().build_middleware_stack(), _routes(), refused=_refused, failed=_failed))
+
+
+def _routes() -> Iterator[BaseRoute]:
+    for part in _PARTS:
+        yield from part.router.routes
+
+
 def application(
     desk: Desk, keyring: Keyring, *, internal_run: bool = False, max_body_bytes: int = MAX_BODY_BYTES
 ) -> FastAPI:
     """The dispatcher's application, on a desk and the keys of its database."""
-    app = FastAPI(
+    app = _Application(
         title="Tenure", version=__version__, description=_ABOUT, openapi_url=None, docs_url=None, redoc_url=None,
         redirect_slashes=False,
     )  # fmt: skip
     app.state.desk, app.state.keyring = desk, keyring
     app.state.internal_run, app.state.max_body_bytes = internal_run, max_body_bytes
-    for part in (jobs, claims, holding, operators, letters, tasks, rehearsal):
+    for part in _PARTS:
         app.include_router(part.router)
     app.include_router(_about_itself())
     app.add_api_route("/healthz", _alive, include_in_schema=False, methods=["GET"])
     app.add_api_route("/readyz", _ready, include_in_schema=False, methods=["GET"])
-    app.add_middleware(Named)
     app.add_exception_handler(TenureError, _refused)
     app.add_exception_handler(RequestValidationError, _refused)
     app.add_exception_handler(HTTPException, _refused)
@@ -99,12 +116,10 @@ async def _refused(request: Request, error: Exception) -> Json:
 
 async def _failed(request: Request, error: Exception) -> Json:
     """What should not happen: said to be ours, and logged with all that is known."""
-    trace_id, request_id = request.state.trace_id, request.state.request_id
+    trace_id = request.state.trace_id
     _log.exception("%s %s failed (trace %s)", request.method, request.url.path, trace_id, exc_info=error)
     known = TenureError(f"the dispatcher failed; it is in its log under the trace {trace_id}. Next: report it")
-    # This is outside of everything else, so it names itself.
-    headers = {"X-Request-Id": request_id, "X-Trace-Id": trace_id}
-    return Json({"error": told(known), "trace_id": trace_id}, status_code=500, headers=headers)
+    return Json({"error": told(known), "trace_id": trace_id}, status_code=500)
 
 
 def _named(error: Exception) -> TenureError:

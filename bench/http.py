@@ -1,0 +1,288 @@
+"""How much goes through one dispatcher, and what HTTP costs beside a worker that has the database itself.
+
+    ./dev bench http [--quick] [--jobs N] [--concurrency N] [--times N] [--no-direct] [--json]
+
+One PostgreSQL, one dispatcher process, one process that makes the load with a key, all on the same cores; beside them,
+in turn, the library's own worker on the same number of jobs. The table says what share of a core each of the three
+took, so that one sees what limits. What the rows mean: docs/reference/bench.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.deep.section import Table, ratio
+from bench.deep.section import shown as figure
+from bench.field import installing, measuring, servers
+from bench.field.known import TENURE
+from bench.field.measuring import Side, Sizes
+from bench.field.running import Running, Stuck
+from bench.wire.load import TASKS
+from tenure.postgres.migrate import migrate
+from tenure.postgres.store import Store
+
+_PATIENCE_S = 30.0
+#: Batches come from few clients: more would only wait.
+_FEW = 4
+_WHO = ("generator", "dispatcher or worker", "PostgreSQL")
+_DIRECT = "direct worker"
+_DIRECT_IDLE = "direct worker, idle"
+
+
+@dataclass
+class Row:
+    """What was found of one load, one entry a repetition; shares are of one core."""
+
+    jobs: int
+    clients: int
+    per_s: list[float] = field(default_factory=list)
+    calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    shares: dict[str, list[float]] = field(default_factory=dict)
+
+    def rate(self) -> float | None:
+        """The median of jobs a second; None for what has no rate."""
+        return statistics.median(self.per_s) if self.per_s else None
+
+    def spread(self, call: str) -> tuple[float, float] | None:
+        """The medians of a call's half and 99th part, in milliseconds."""
+        if call not in self.calls:
+            return None
+        half, tail = (statistics.median(part) for part in zip(*self.calls[call], strict=True))
+        return half, tail
+
+    def share(self, who: str) -> float | None:
+        """The median of what this one used of a core."""
+        return statistics.median(self.shares[who]) if self.shares.get(who) else None
+
+
+class Bench:
+    """A dispatcher and a load generator on one PostgreSQL, and the rows so far."""
+
+    def __init__(self, postgres: servers.Postgres, dispatcher: Running, generator: Running) -> None:
+        self._postgres = postgres
+        self._dispatcher, self._generator = dispatcher, generator
+        self.direct = Side(TENURE, postgres, installing.command(TENURE))
+        self.rows: dict[str, Row] = {}
+
+    def load(self, name: str, question: str, jobs: int, clients: int, *, has_rate: bool = True) -> None:
+        """Let the generator do this, and note what came of it and who used how much of a core."""
+        tell(f"  {name} …")
+        before = self._clocks()
+        words = self._generator.ask(question, 60 + jobs / 20)
+        after, found = self._clocks(), json.loads(words[1])
+        row = self.rows.setdefault(name, Row(jobs, clients))
+        if has_rate:
+            row.per_s.append(jobs / found["seconds"])
+        for call, (_, half, tail) in found["calls"].items():
+            row.calls.setdefault(call, []).append((half, tail))
+        for who, then in before.items():
+            row.shares.setdefault(who, []).append((after[who] - then) / found["seconds"])
+
+    def prepare(self, jobs: int, contract: str = "standard") -> None:
+        """Make jobs that the next load takes."""
+        self._generator.ask(f"enqueue {jobs} {_FEW} 500 {contract}", 60 + jobs / 20)
+
+    def _clocks(self) -> dict[str, float]:
+        """Seconds of processor time so far; nothing where /proc does not say."""
+        clocks = {
+            "generator": self._generator.processor(),
+            "dispatcher": self._dispatcher.processor(),
+            "PostgreSQL": self._postgres.processor(),
+        }
+        return {who: seconds for who, seconds in clocks.items() if seconds is not None}
+
+    def drain_directly(self, jobs: int) -> None:
+        """The library's worker, in a database of its own."""
+        tell(f"  {_DIRECT} …")
+        done = measuring.drain(self.direct, jobs)
+        row = self.rows.setdefault(_DIRECT, Row(jobs, 1))
+        row.per_s.append(done.drain_per_s)
+        for who, seconds in (("worker", done.client_s), ("PostgreSQL", done.server_s)):
+            if seconds is not None:
+                row.shares.setdefault(who, []).append(seconds * done.drain_per_s / done.jobs)
+
+    def wait_directly(self, jobs: int) -> None:
+        """The same worker, idle: from the call that enqueues to the handler's first line."""
+        tell(f"  {_DIRECT_IDLE} …")
+        found = measuring.idle(self.direct, jobs, 0.02)
+        tail = statistics.quantiles(found, n=100, method="inclusive")[98]
+        self.rows.setdefault(_DIRECT_IDLE, Row(jobs, 1)).calls.setdefault("wait", []).append(
+            (statistics.median(found), tail)
+        )
+
+
+def tell(line: str) -> None:
+    """Stdout is for results."""
+    sys.stderr.write(f"{line}\n")
+
+
+@contextmanager
+def running(postgres: servers.Postgres) -> Iterator[Bench]:
+    """Start a dispatcher on a fresh database, and a generator that has a key for it."""
+    address = postgres.fresh("tenure_http")
+    migrate(address)
+    key = asyncio.run(_key(address))
+    environment = installing.environment(TENURE)
+    serve = [sys.executable, "-m", "tenure", "serve", "--port", "0", "--log-level", "warning"]
+    # Where it listens is said on stderr.
+    command = ["sh", "-c", 'exec "$@" 2>&1', "sh", *serve, "--database-url", address]
+    with Running(command, environment) as dispatcher:
+        url = _address(dispatcher)
+        generate = [sys.executable, "-m", "bench.wire.load", url]
+        with Running(generate, {**environment, "TENURE_BENCH_KEY": key}) as generator:
+            while generator.line(_PATIENCE_S) != ["ready"]:
+                pass
+            yield Bench(postgres, dispatcher, generator)
+
+
+async def _key(address: str) -> str:
+    async with Store.open(address, connections=1, wake=False) as store:
+        _, text = await store.keys.create("bench", ["enqueue", "work"], None, None, "bench", None)
+    return text
+
+
+def _address(dispatcher: Running) -> str:
+    """Where the dispatcher says that it listens; refuses with its last words when it does not."""
+    words: list[str] = []
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            said = dispatcher.line(_PATIENCE_S)
+        except Stuck as error:
+            raise Stuck(f"{error}: {' '.join(words)}") from None
+        words = said or words
+        for word in said:
+            if word.startswith("http://"):
+                return word
+    raise Stuck(f"the dispatcher never said where it listens: {' '.join(words)}")
+
+
+def measure(bench: Bench, jobs: int, clients: int, idle: int, *, direct: bool) -> None:
+    """One repetition of everything."""
+    bench.prepare(jobs)
+    bench.load("one by one", f"single {jobs} {clients}", jobs, clients)
+    bench.prepare(jobs, TASKS)
+    bench.load("document 001", f"tasks {jobs} {clients}", jobs, clients)
+    for batch in (100, 500):
+        enqueue = f"enqueue {jobs} {_FEW} {batch} standard"
+        bench.load(f"enqueue, batches of {batch}", enqueue, jobs, _FEW)
+        bench.load(f"batches of {batch}", f"batches {jobs} {_FEW} {batch}", jobs, _FEW)
+    if direct:
+        bench.drain_directly(jobs)
+    bench.load("idle", f"idle {idle}", idle, 2, has_rate=False)
+    if direct:
+        bench.wait_directly(idle)
+
+
+def as_rows(rows: dict[str, Row]) -> list[dict[str, Any]]:
+    """What was found, for programs; None for what a row does not have."""
+    found = []
+    for name, row in rows.items():
+        one: dict[str, Any] = {"name": name, "jobs": row.jobs, "clients": row.clients, "jobs_per_s": row.rate()}
+        for call in ("enqueue", "claim", "finish", "wait"):
+            one[f"{call}_p50_ms"], one[f"{call}_p99_ms"] = row.spread(call) or (None, None)
+        one["cores"] = {who: row.share(who) for who in row.shares}
+        found.append(one)
+    return found
+
+
+def tables(rows: dict[str, Row]) -> list[Table]:
+    """What was found, for people."""
+    direct = (rows[_DIRECT].rate() if _DIRECT in rows else None) or 0.0
+
+    def calls(row: Row, *names: str) -> list[str]:
+        spreads = [row.spread(name) for name in names]
+        return [part for both in spreads for part in (map(figure, both) if both else ("–", "–"))]
+
+    def cores(row: Row) -> list[str]:
+        return ["–" if share is None else f"{share:.2f}" for share in _shares(row)]
+
+    work = [
+        [name, str(row.clients), figure(rate), ratio(rate, direct), *calls(row, "claim", "finish"), *cores(row)]
+        for name, row in rows.items()
+        if (rate := row.rate()) is not None and "enqueue" not in row.calls
+    ]
+    making = [
+        [name, str(row.clients), figure(rate), *calls(row, "enqueue"), *cores(row)]
+        for name, row in rows.items()
+        if (rate := row.rate()) is not None and "enqueue" in row.calls
+    ]
+    spent = [
+        [name, *(f"{1e6 * share / rate:,.0f}" if share is not None else "–" for share in _shares(row))]
+        for name, row in rows.items()
+        if (rate := row.rate()) is not None
+    ]
+    waiting = [[name, *calls(row, "wait")] for name, row in rows.items() if "wait" in row.calls]
+    used = [f"cores: {_WHO[0]}", *_WHO[1:]]
+    claims = ["claim p50 ms", "p99", "finish p50 ms", "p99"]
+    return [
+        Table("Claim and finish:", ["", "clients", "jobs/s", "of the direct worker", *claims, *used], work),
+        Table("Enqueue:", ["", "clients", "jobs/s", "p50 ms", "p99", *used], making),
+        Table("Microseconds of processor time a job, which a busy machine blurs less:", ["", *_WHO], spent),
+        Table("From the call that enqueues to the job in hand, nothing else to do:", ["", "p50 ms", "p99"], waiting),
+    ]
+
+
+def _shares(row: Row) -> list[float | None]:
+    """What each used of a core; the direct worker stands where the dispatcher does."""
+    return [row.share("generator"), row.share("dispatcher" if "dispatcher" in row.shares else "worker"),
+            row.share("PostgreSQL")]  # fmt: skip
+
+
+def run(given: argparse.Namespace) -> None:
+    """Measure and print."""
+    jobs = Sizes(jobs=given.jobs or (2_000 if given.quick else 10_000)).jobs_for(TENURE)
+    idle = max(5, min(200, jobs // 50))
+    times = 1 if given.quick else given.times
+    with servers.postgres(None) as postgres, running(postgres) as bench:
+        for turn in range(times):
+            tell(f"repetition {turn + 1} of {times}")
+            measure(bench, jobs, given.concurrency, idle, direct=given.direct)
+        machine = f"{servers.machine()}, {postgres.called}"
+    if given.json:
+        print(json.dumps(as_rows(bench.rows)))
+        return
+    print(f"# Over HTTP, beside the direct worker\n\n{machine}, all processes on the same cores; {jobs:,} jobs a row,")
+    print(f"medians of {times} interleaved repetitions." if times > 1 else "one repetition.")
+    for table in tables(bench.rows):
+        table.show()
+
+
+def main() -> int:
+    """Read the command line."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add: Callable[..., object] = asked.add_argument
+    add("--quick", action="store_true", help="fewer jobs, once: half a minute")
+    add("--jobs", type=int, metavar="N", help="of each row, in whole hundreds; 10,000 when not said")
+    add("--concurrency", type=int, default=64, metavar="N", help="clients that claim one by one; 64 when not said")
+    add("--times", type=int, default=3, metavar="N", help="interleaved repetitions; 3 when not said")
+    add("--no-direct", dest="direct", action="store_false", help="leave out the direct worker")
+    add("--json", action="store_true", help="stdout is only the list of rows")
+    given = asked.parse_args()
+    if min(given.jobs or 1, given.concurrency, given.times) < 1:
+        asked.error("at least one of each")
+    # A shell starts what it puts into the background deaf to SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends through every `finally`
+    try:
+        run(given)
+    except Stuck as error:
+        tell(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
