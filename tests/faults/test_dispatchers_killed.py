@@ -79,7 +79,7 @@ async def enqueued(app: App, tasks: int, seconds: float) -> list[int]:
     return list(await app.enqueue_many(calls))
 
 
-@pytest.mark.req("S1-05", "S1-07", "S1-08", "S1-76")
+@pytest.mark.req("S1-05", "S1-07", "S1-08")
 @pytest.mark.parametrize(("tasks", "kills"), [(80, 3), pytest.param(500, 20, marks=pytest.mark.prove)])
 async def test_dispatchers_killed_at_random_lose_no_task_and_overlap_none(
     app: App, dsn: str, db: Harness, tmp_path: Path, tasks: int, kills: int

@@ -43,7 +43,7 @@ def emitted(db: Harness, task_id: str) -> list[Any]:
     ]
 
 
-@pytest.mark.req("S1-30")
+@pytest.mark.req("S1-30", "S1-83")
 def test_task_claim_answers_with_the_lease_and_the_task_or_with_the_reason(http: Caller, db: Harness) -> None:
     task_id = http.enqueued("dispatcher", payload={"url": "x"}, queue="etl")
     answer = http.post("/internal/task-claim", {"task_id": task_id, "worker_id": "w7"})
@@ -137,7 +137,7 @@ def test_a_heartbeat_extends_the_lease_of_the_current_attempt_alone(http: Caller
     http.refused("/internal/heartbeat", {**held, "task_id": "999999"}, 404, "JOB_NOT_FOUND")
 
 
-@pytest.mark.req("S1-11", "S1-46", "S1-51", "S1-52")
+@pytest.mark.req("S1-11", "S1-46", "S1-51")
 def test_outputs_and_events_are_stored_with_the_completion(http: Caller, db: Harness) -> None:
     task_id = http.enqueued("dispatcher")
     body = {**claimed(http, task_id), "status": "Completed", "outputs": OUTPUTS, "events": EVENTS}
