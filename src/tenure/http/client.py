@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 from tenure import intake
 from tenure.coalesce import Coalescer
 from tenure.contract import Contract
-from tenure.errors import BadInput, ContractError, NotPermitted, Refused, TenureError
+from tenure.errors import BadInput, Busy, ContractError, NotPermitted, Refused, TenureError
 from tenure.event import Logged
 from tenure.http import client_answers as answers
 from tenure.http.client_calls import Calls, surely
@@ -194,10 +194,11 @@ class Remote:
             "/api/v1/heartbeats", "heartbeats", [f"{{{_shown(one)}}}" for one in held],
             lambda _, one: answers.noted(one), about=[one.id for one in held],
         )  # fmt: skip
-        for one in told:
-            if isinstance(one, TenureError) and not isinstance(one, Refused):
-                raise one
-        return told
+        failed = [one for one in told if isinstance(one, TenureError) and not isinstance(one, Refused)]
+        if failed and len(failed) == len(told):
+            raise failed[0]
+        # Of whom nobody knows whether the beat was heard: ask again.
+        return [Busy(one.id) if answer in failed else answer for one, answer in zip(held, told, strict=True)]
 
     async def progress(self, held: Held, value: Any) -> Noted:
         """Show how far the work is."""

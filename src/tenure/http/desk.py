@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from tenure import intake
 from tenure.coalesce import Coalescer
 from tenure.contract import Contract
-from tenure.errors import BadInput, JobNotFound, Refused, TenureError
+from tenure.errors import BadInput, Busy, JobNotFound, Refused, StaleLease, TenureError
 from tenure.http.callers import Caller
 from tenure.http.lines import Bell, Which
 from tenure.http.refusals import ForeignTenant, status_of
@@ -64,6 +64,7 @@ class Desk:
         self._asked: Coalescer[int, Kind] = Coalescer(self._ask_kinds)
         self._attempts: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._making: dict[tuple[str, bool], Coalescer[NewJob, Enqueued]] = {}
+        self._patient = asyncio.Semaphore(2)
         self._named: dict[str, Coalescer[tuple[int, Claimer], Job]] = {}
         self._said: dict[str, Coalescer[Said, Any]] = {
             verb: Coalescer(self._grouped(say)) for verb, say in self._verbs().items()
@@ -71,6 +72,7 @@ class Desk:
 
     async def rest(self) -> None:
         """Wait until all that was said is answered."""
+        await self.bell.rest()
         said: list[Coalescer[Any, Any]] = [self._asked, *self._making.values(), *self._named.values()]
         for coalescer in (*said, *self._said.values()):
             await coalescer.rest()
@@ -109,12 +111,22 @@ class Desk:
     async def claim(
         self, which: Which, claimer: Claimer, wait_s: float, is_gone: Callable[[], Awaitable[bool]]
     ) -> list[Job]:
-        """Take due jobs, or wait for some."""
+        """Take due jobs, or wait for some; refuses what another caller won with the same key."""
+        intake.name("worker", claimer.worker)
+        for queue in which.queues:
+            intake.name("queue", queue)
+        for kind in which.types or ():
+            intake.name("type", kind)
 
         async def is_over() -> bool:
             return self.bell.is_over or await is_gone()
 
         jobs = await self.bell.line(which).claim(claimer, wait_s, is_over)
+        for job in jobs:
+            if which.tenant not in (None, job.tenant_id):
+                raise ForeignTenant("this claim key is another tenant's. Next: make a new one for each claim")
+            if job.lease_owner != claimer.worker:
+                raise StaleLease(job.id, held_by=job.lease_owner, since=job.started_at)
         for job in jobs:
             self._remember(job.id, Kind(job.contract, job.version, job.tenant_id))
         return jobs
@@ -124,14 +136,38 @@ class Desk:
         kind = await self.kind(job_id, caller)
         named = self._named.get(kind.contract)
         if named is None:
+            named = self._named[kind.contract] = Coalescer(lambda asked: self._take(kind.contract, asked))
+        try:
+            job = await named.ask((job_id, claimer))
+        except Busy:
+            # Somebody has its row: wait for it apart from the others, and with few at a time.
+            async with self._patient:
+                (answer,) = await self.store.claim_each(kind.contract, [job_id], [claimer])
+            if isinstance(answer, Refused):
+                raise answer from None
+            job = answer
+        if job.lease_owner != claimer.worker:
+            raise StaleLease(job_id, held_by=job.lease_owner, since=job.started_at)
+        return job
 
-            async def take(asked: Sequence[tuple[int, Claimer]]) -> list[Job | Refused]:
-                return await self.store.claim_each(
-                    kind.contract, [job_id for job_id, _ in asked], [claimer for _, claimer in asked]
-                )
-
-            named = self._named[kind.contract] = Coalescer(take)
-        return await named.ask((job_id, claimer))
+    async def _take(self, contract: str, asked: Sequence[tuple[int, Claimer]]) -> list[Job | TenureError]:
+        """Take jobs by name, in as many statements as a key is asked with: each is for one call."""
+        answers: dict[int, Job | TenureError] = {}
+        left = list(range(len(asked)))
+        while left:
+            by_key: dict[object, int] = {}
+            for n in left:
+                by_key.setdefault(asked[n][1].key or n, n)
+            turn = list(by_key.values())
+            left = [n for n in left if n not in set(turn)]
+            ids, claimers = [asked[n][0] for n in turn], [asked[n][1] for n in turn]
+            try:
+                taken = await self.store.claim_each(contract, ids, claimers, skip_locked=True)
+            except TenureError as error:
+                answers |= dict.fromkeys(turn, error)
+            else:
+                answers |= zip(turn, taken, strict=True)
+        return [answers[n] for n in range(len(asked))]
 
     async def kind(self, job_id: int, caller: Caller) -> Kind:
         """Under which contract a job is; refuses another tenant's."""
@@ -168,8 +204,9 @@ class Desk:
         """Say something of a job that is held, together with what others say; what became of it, or why not."""
         if said.result is not None:
             intake.document("result", said.result, self._max_bytes)  # here: it must not take its batch apart
-        if said.key is not None:
-            intake.name("key", said.key)
+        for kind, text in (("key", said.key), ("reason", said.reason)):
+            if text is not None:
+                intake.name(kind, text)
         return self._said[verb].ask(said)
 
     async def report(self, verb: str, said: Said, events: Sequence[Any]) -> Moved:
@@ -219,19 +256,21 @@ class Desk:
             "cancelled": self._cancelled,
         }
 
-    async def _hand_back(self, said: Sequence[Said], keys: Any) -> Sequence[Moved | Noted | Refused]:
+    async def _hand_back(self, said: Sequence[Said], keys: Any) -> Sequence[Moved | Noted | TenureError]:
         """Those that are handed back for the same time and reason go together."""
-        answers: dict[int, Moved | Noted | Refused] = {}
+        answers: dict[int, Moved | Noted | TenureError] = {}
         alike: dict[tuple[int, str | None], list[int]] = {}
         for n, one in enumerate(said):
             alike.setdefault((one.delay_ms, one.reason), []).append(n)
         for (delay_ms, reason), part in alike.items():
             which = None if keys is None else [keys[n] for n in part]
-            answers |= zip(
-                part,
-                await self.store.hand_back_many([said[n].held for n in part], delay_ms, reason=reason, keys=which),
-                strict=True,
-            )
+            held = [said[n].held for n in part]
+            try:
+                answers |= zip(
+                    part, await self.store.hand_back_many(held, delay_ms, reason=reason, keys=which), strict=True
+                )
+            except TenureError as error:
+                answers |= dict.fromkeys(part, error)
         return [answers[n] for n in range(len(said))]
 
     async def _cancelled(self, said: Sequence[Said], _: Any) -> Sequence[Moved | TenureError]:
@@ -247,15 +286,27 @@ class Desk:
     def _grouped(
         say: Callable[[Sequence[Said], Any], Awaitable[Sequence[Any]]],
     ) -> Callable[[Sequence[Said]], Awaitable[list[Any]]]:
-        """What carries a key goes apart from what does not: that may take a shorter way."""
+        """What carries a key goes apart from what does not, which may take a shorter way; and so does each contract.
+
+        What goes wrong with one part is told to those who are in it: the others are done, or will be.
+        """
 
         async def send(said: Sequence[Said]) -> list[Any]:
             answers: dict[int, Any] = {}
-            for keyed in (False, True):
-                part = [n for n, one in enumerate(said) if (one.key is not None) is keyed]
-                if part:
-                    keys = [said[n].key for n in part] if keyed else None
+            parts: dict[tuple[bool, str, str], list[int]] = {}
+            for n, one in enumerate(said):
+                parts.setdefault((one.key is not None, one.held.contract, one.held.version), []).append(n)
+            for (keyed, _, _), part in parts.items():
+                keys = [said[n].key for n in part] if keyed else None
+                try:
                     answers |= zip(part, await say([said[n] for n in part], keys), strict=True)
+                except BadInput as error:
+                    if len(part) == 1:
+                        answers[part[0]] = error
+                    for n in part if len(part) > 1 else ():  # one of them is at fault, and nothing was written
+                        answers |= zip([n], await send([said[n]]), strict=True)
+                except TenureError as error:
+                    answers |= dict.fromkeys(part, error)
             return [answers[n] for n in range(len(said))]
 
         return send

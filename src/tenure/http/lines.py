@@ -11,14 +11,15 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 from uuid import uuid4
 
 from tenure.coalesce import Coalescer
 from tenure.errors import Refused, TenureError
-from tenure.intake import MAX_BATCH, token
+from tenure.intake import token
 from tenure.job import Job
 from tenure.marks import Marks
 from tenure.postgres.claiming import Claimer
@@ -26,6 +27,10 @@ from tenure.postgres.store import Store
 
 #: How often a line in which somebody waits looks for jobs that nobody told of.
 _LOOK_S = 1.0
+#: A line with a filter is rung no oftener: most wake-ups are for others.
+_RING_S = 0.1
+#: So many callers, and so many jobs, go in one claim: dealing out costs callers times jobs.
+_CALLERS, _JOBS = 100, 1_000
 #: So many lines are kept; whoever asks for ever new queues must not fill the memory.
 _LINES = 1_000
 #: So many wake-ups are remembered for those who ask what they missed.
@@ -51,33 +56,56 @@ class Line:
         # One at a time: the marks are one caller's, and what waits meanwhile goes together.
         self._claims: Coalescer[Claimer, list[Job]] = Coalescer(self._claim, at_once=1)
         self._rung = asyncio.Event()
-        self._waiting = 0
+        self._inside = self._waiting = 0
         self._looking: asyncio.Task[None] | None = None
+        self._rung_at = 0.0
+        self._rings_later = False
 
     @property
     def is_empty(self) -> bool:
         """Whether nobody stands here."""
-        return not self._waiting and not self._claims.is_busy
+        return not self._inside
+
+    async def rest(self) -> None:
+        """Wait until all who asked are answered."""
+        await self._claims.rest()
 
     def ring(self) -> None:
         """There may be jobs: let all who wait ask again."""
+        soon = self._rung_at + _RING_S - time.monotonic()
+        if soon <= 0 or (self.which.types is None and self.which.tenant is None):
+            self._ring()
+        elif not self._rings_later:
+            self._rings_later = True
+            asyncio.get_running_loop().call_later(soon, self._ring)
+
+    def found(self) -> None:
+        """Somebody who looked from the beginning says that something is due: the next claim begins there."""
         self._marks.anew()
+
+    def _ring(self) -> None:
+        self._rung_at, self._rings_later = time.monotonic(), False
         self._rung.set()
         self._rung = asyncio.Event()
 
     async def claim(self, claimer: Claimer, wait_s: float, is_over: Callable[[], Awaitable[bool]]) -> list[Job]:
         """Take jobs; where there are none, wait for some as long as was asked and it is not over."""
-        until = time.monotonic() + wait_s
-        while True:
-            rung = self._rung  # before asking: what comes from now on rings it
-            jobs = await self._claims.ask(claimer)
-            left = until - time.monotonic()
-            if jobs or left <= 0 or await is_over():
-                return jobs
-            claimer = replace(claimer, repeats=False)  # what the key had won was asked just now
-            await self._wait(rung, left)
-            if await is_over():
-                return []
+        until, first = time.monotonic() + wait_s, True
+        self._inside += 1
+        try:
+            while True:
+                rung = self._rung  # before asking: what comes from now on rings it
+                left = until - time.monotonic()
+                # In between it is enough to look what another call with the same key has won meanwhile.
+                jobs = await self._claims.ask(replace(claimer, repeats=first or left <= 0))
+                if jobs or left <= 0 or await is_over():
+                    return jobs
+                first = False
+                await self._wait(rung, left)
+                if await is_over():
+                    return []
+        finally:
+            self._inside -= 1
 
     async def _wait(self, rung: asyncio.Event, seconds: float) -> None:
         self._waiting += 1
@@ -98,19 +126,32 @@ class Line:
                 if not self._waiting:
                     return
                 with contextlib.suppress(TenureError):  # who waits hears of it when they ask
-                    if await self._store.due([self.which.contract], self.which.queues):
+                    which = self.which
+                    if await self._store.due([which.contract], which.queues, tenant=which.tenant):
+                        self.found()
                         self.ring()
         finally:
             self._looking = None
 
-    async def _claim(self, claimers: Sequence[Claimer]) -> list[list[Job] | Refused]:
-        answers: dict[int, list[Job] | Refused] = {}
+    async def _claim(self, claimers: Sequence[Claimer]) -> list[list[Job] | TenureError]:
+        """What each of these gets; what goes wrong with one turn is told to those who were in it alone."""
+        answers: dict[int, list[Job] | TenureError] = {}
+        is_empty = False
         for turn in _turns(claimers):
-            dealt = await self._store.claim_together(
-                self.which.contract, self.which.queues, [claimers[n] for n in turn],
-                types=self.which.types, tenant=self.which.tenant, marks=self._marks,
-            )  # fmt: skip
+            if is_empty and not any(claimers[n].repeats for n in turn):
+                answers |= {n: [] for n in turn}  # the turn before them did not get what it wanted
+                continue
+            try:
+                dealt: Sequence[list[Job] | Refused] = await self._store.claim_together(
+                    self.which.contract, self.which.queues, [claimers[n] for n in turn],
+                    types=self.which.types, tenant=self.which.tenant, marks=self._marks,
+                )  # fmt: skip
+            except TenureError as error:
+                answers |= dict.fromkeys(turn, error)
+                continue
             answers |= zip(turn, dealt, strict=True)
+            won = sum(len(part) for part in dealt if isinstance(part, list))
+            is_empty = won < sum(claimers[n].limit for n in turn)
         return [answers[n] for n in range(len(claimers))]
 
 
@@ -120,7 +161,7 @@ def _turns(claimers: Sequence[Claimer]) -> list[list[int]]:
     for n, claimer in enumerate(claimers):
         key = n if claimer.key is None else token(claimer.key)
         for place, (members, keys, wanted) in enumerate(turns):
-            if key not in keys and wanted + claimer.limit <= MAX_BATCH:
+            if key not in keys and len(members) < _CALLERS and wanted + claimer.limit <= _JOBS:
                 members.append(n)
                 turns[place] = (members, keys | {key}, wanted + claimer.limit)
                 break
@@ -156,14 +197,28 @@ class Bell:
         self._count += 1
         self._rung.set()
         self._rung = asyncio.Event()
-        for which, line in self._lines.items():
+        for which, line in list(self._lines.items()):
             if contract in ("", which.contract) and (not queue or queue in which.queues):
                 line.ring()
+
+    def found(self, contracts: Iterable[str]) -> None:
+        """Somebody looked, and these contracts have something due: claims of theirs begin at the beginning."""
+        named = set(contracts)
+        for which, line in self._lines.items():
+            if which.contract in named:
+                line.found()
+
+    async def rest(self) -> None:
+        """Wait until all who asked are answered."""
+        for line in list(self._lines.values()):
+            await line.rest()
 
     def close(self) -> None:
         """Let all who wait go, now and from now on."""
         self.is_over = True
         self.heard("", "")
+        for line in list(self._lines.values()):
+            line._ring()  # also those that would be rung later
 
     @property
     def cursor(self) -> str:
@@ -183,4 +238,4 @@ class Bell:
                 async with asyncio.timeout(left):
                     await rung.wait()
         new = self._count - seen
-        return list(dict.fromkeys(list(self._heard)[-new:])) if new else []
+        return list(dict.fromkeys(islice(reversed(self._heard), new)))[::-1]

@@ -65,7 +65,8 @@ async def _taken(store: Store, number: int, actor: str) -> Job:
         if isinstance(taken, Refused):
             raise taken
         job = taken
-    await store.start(job.held)
+    if job.role == "leased":
+        await store.start(job.held)
     return job
 
 

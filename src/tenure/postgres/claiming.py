@@ -48,7 +48,7 @@ class Claimer:
     worker: str
     limit: int = 1
     key: UUID | str | None = None
-    #: Whether to ask what an earlier call with this key has won; not, where this caller has just asked.
+    #: Whether a call with this key may be under way right now, and is waited for; else it is only looked for.
     repeats: bool = True
 
 
@@ -85,22 +85,28 @@ async def claim(
 
 
 async def claim_by_id(
-    engine: Engine, contract: str, ids: Sequence[int], claimers: Sequence[Claimer], *, lease_ms: int | None = None
+    engine: Engine,
+    contract: str,
+    ids: Sequence[int],
+    claimers: Sequence[Claimer],
+    *,
+    lease_ms: int | None = None,
+    skip_locked: bool = False,
 ) -> list[Job | Refused]:
-    """Take these jobs, each for its claimer, or say of each why not."""
+    """Take these jobs, each for its claimer, or say of each why not; one that somebody has locked may be skipped."""
     intake.whole("number of ids", len(ids), 0, intake.MAX_BATCH)
     for job_id in ids:
         intake.whole("id", job_id, 1, intake.MAX_ID)
     if not ids:
         return []
     versions, takings = await _takings(engine, contract, claimers, lease_ms)
-    return await engine.run(lambda: verbs.claim_by_id(versions, ids, takings))
+    return await engine.run(lambda: verbs.claim_by_id(versions, ids, takings, skip_locked=skip_locked))
 
 
-async def due(engine: Engine, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
+async def due(engine: Engine, contracts: Sequence[str], queues: Sequence[str], tenant: str | None = None) -> list[str]:
     """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
-    values = {"contracts": list(contracts), "queues": list(queues)}
-    return [name for (name,) in await engine.run(lambda: ask("due", values))]
+    values = {"contracts": list(contracts), "queues": list(queues), "tenant": tenant}
+    return [name for (name,) in await engine.run(lambda: ask("due", values, parts=verbs.of_tenant(tenant)))]
 
 
 async def strangers(
@@ -133,6 +139,7 @@ async def _takings(
             lease_ms=lease_ms,
             repeatable=claimer.key is not None and claimer.repeats,
             installation=engine.registry.installation,
+            keyed=claimer.key is not None,
         )
         for claimer in claimers
     ]

@@ -110,9 +110,9 @@ class Store:
         """Make the jobs that were prepared, once; answers in the order asked."""
         return await make(self._engine, prepared)
 
-    async def due(self, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
+    async def due(self, contracts: Sequence[str], queues: Sequence[str], *, tenant: str | None = None) -> list[str]:
         """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
-        return await claiming.due(self._engine, contracts, queues)
+        return await claiming.due(self._engine, contracts, queues, tenant)
 
     async def strangers(self, contracts: Sequence[str], queues: Sequence[str], known: Sequence[str]) -> list[Stranger]:
         """Jobs of these contracts and queues that are due, of other types than these; locks nothing."""
@@ -168,9 +168,11 @@ class Store:
         claimers = [Claimer(worker, 1, uuid4() if claim_key is None else claim_key, claim_key is not None)] * len(ids)
         return await claiming.claim_by_id(self._engine, contract, ids, claimers, lease_ms=lease_ms)
 
-    async def claim_each(self, contract: str, ids: Sequence[int], claimers: Sequence[Claimer]) -> list[Job | Refused]:
-        """Take these jobs, each for a claimer of its own, or say of each why not."""
-        return await claiming.claim_by_id(self._engine, contract, ids, claimers)
+    async def claim_each(
+        self, contract: str, ids: Sequence[int], claimers: Sequence[Claimer], *, skip_locked: bool = False
+    ) -> list[Job | Refused]:
+        """Take these jobs, each for a claimer of its own, or say of each why not; locked ones can be skipped: Busy."""
+        return await claiming.claim_by_id(self._engine, contract, ids, claimers, skip_locked=skip_locked)
 
     async def claim_one_job(
         self,

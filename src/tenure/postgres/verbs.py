@@ -31,14 +31,17 @@ _log = logging.getLogger("tenure")
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """Who claims, how many at the most, for how long, and under which key; one that can be asked with again, or not."""
+    """Who claims, how many at the most, for how long, and under which key."""
 
     key: UUID
     worker: str
     limit: int
     lease_ms: int | None
+    #: Whether a call with this key may be under way elsewhere: then it is waited for.
     repeatable: bool
     installation: str
+    #: Whether the key is the caller's, and another call with it may have won.
+    keyed: bool = True
 
     def job(self, row: Row) -> Job:
         """A row as a job."""
@@ -65,7 +68,7 @@ def claim(
         **machine.claim, "queues": list(queues), "limit": limit, "marks": since or {}, "lease_ms": first.lease_ms,
         "types": types, "tenant": tenant,
     }  # fmt: skip
-    parts = ("reclaiming",) * machine.reclaims + ("typed",) * (types is not None) + ("tenanted",) * (tenant is not None)
+    parts = ("reclaiming",) * machine.reclaims + ("typed",) * (types is not None) + of_tenant(tenant)
     won: dict[UUID, list[Job]] = {taking.key: [] for taking in sharers}
     if len(sharers) == 1:
         rows = yield statement(
@@ -81,11 +84,16 @@ def claim(
         rows = yield statement("claim", values, parts=(*parts, "shared"))
         for *row, key, owner in rows:
             won[key].append(_claimed(row, machine, owner, key, first.installation))
-    unsure = [taking for taking in sharers if taking.repeatable and not won[taking.key]]
+    unsure = [taking for taking in sharers if taking.keyed and not won[taking.key]]
     if not unsure:
         return [won[taking.key] for taking in sharers]
     again = yield from _repeat(machine, unsure)
     return [again.get(taking.key, won[taking.key]) for taking in sharers]
+
+
+def of_tenant(tenant: str | None) -> tuple[str, ...]:
+    """The parts of a statement that looks for one tenant's jobs alone; those of a named one have an index."""
+    return () if tenant is None else ("tenanted",) if tenant == "default" else ("tenanted", "apart")
 
 
 def _claimed(row: Sequence[Any], machine: Machine, owner: str, key: UUID, made_by: str) -> Job:
@@ -97,16 +105,16 @@ def _claimed(row: Sequence[Any], machine: Machine, owner: str, key: UUID, made_b
 
 
 def claim_by_id(
-    versions: Sequence[Machine], ids: Sequence[int], takings: Sequence[Taking]
+    versions: Sequence[Machine], ids: Sequence[int], takings: Sequence[Taking], *, skip_locked: bool = False
 ) -> Plan[list[Job | Refused]]:
-    """Take these jobs, each for its taker, waiting for their rows; each that cannot be had says why."""
+    """Take these jobs, each for its taker, waiting for their rows or not; each that cannot be had says why."""
     machine = versions[-1]
     asked = list(dict.fromkeys(zip(ids, takings, strict=True)))
     jobs = [job_id for job_id, _ in asked]
     yield from _close_expired(versions, len(jobs), ids=list(dict.fromkeys(jobs)))
     keys = [taking.key for _, taking in asked]
     batch = Batch(jobs, claim_keys=keys, owners=[taking.worker for _, taking in asked])
-    moved = yield from move(machine, "claim", batch, {"lease_ms": takings[0].lease_ms})
+    moved = yield from move(machine, "claim", batch, {"lease_ms": takings[0].lease_ms}, skip_locked=skip_locked)
     outcomes = dict(zip(zip(jobs, keys, strict=True), moved, strict=True))
     rows = yield statement("held", {**machine.claim, "claim_keys": keys, "ids": jobs}, parts=("named",))
     won = {(job.id, job.lease_token): job for job in map(takings[0].job, rows)}
@@ -115,15 +123,15 @@ def claim_by_id(
     unsure = [taking.key for taking in dict.fromkeys(takings) if taking.repeatable and taking.key not in winners]
     used = {key for (key,) in (yield statement("claim_used", {"claim_keys": unsure}))} if unsure else set()
     return [
-        won.get(which) or _not_won(which[0], outcomes[which], which[1] in used)
+        won.get(which) or _not_won(which[0], outcomes[which], which[1] in used, skip_locked)
         for which in ((job_id, taking.key) for job_id, taking in zip(ids, takings, strict=True))
     ]
 
 
-def _not_won(job_id: int, outcome: Outcome, used: bool) -> Refused:
+def _not_won(job_id: int, outcome: Outcome, used: bool, skipped: bool) -> Refused:
     """Why a job was not had: what the gate said, unless the key was spent on it before."""
     # Taken, but not held any more; or left alone, because the key was spent already.
-    lost = isinstance(outcome, (Moved, Busy))
+    lost = isinstance(outcome, Moved) or (isinstance(outcome, Busy) and not skipped)
     return StaleLease(job_id) if used or lost or not isinstance(outcome, Refused) else outcome
 
 
@@ -138,7 +146,11 @@ def _close_expired(
 
 def _repeat(machine: Machine, takings: Sequence[Taking]) -> Plan[dict[UUID, list[Job] | Refused]]:
     """What earlier calls with these keys won and still hold; a stale lease where that is nothing."""
-    used: set[UUID] = yield Atomic(_were_used([taking.key for taking in takings]))
+    used: set[UUID] = set()
+    if waits := [taking.key for taking in takings if taking.repeatable]:
+        used |= yield Atomic(_were_used(waits))
+    if looks := [taking.key for taking in takings if not taking.repeatable]:
+        used |= {key for (key,) in (yield statement("claim_used", {"claim_keys": looks}))}
     if not used:
         return {}
     held: dict[UUID, list[Job] | Refused] = {}

@@ -20,6 +20,11 @@ create table tenure.api_key (
     constraint api_key_approver check ('approve' <> all (scopes) or coalesce(btrim(person), '') <> '')
 );
 
+-- The ready jobs of those tenants that have a name: a key that is bound to one of them claims from here, past whatever
+-- the others have in the same queues. Who does not use tenants pays nothing for it.
+create index job_ready_tenant on tenure.job (contract, tenant_id, queue, priority, coalesce(due_at, '-infinity'), id)
+    where role = 'ready' and tenant_id <> 'default';
+
 -- Events that a worker reported with a completion: stored with it or not at all. Where they lead to is found out later.
 create table tenure.emitted (
     id         bigint generated always as identity primary key,

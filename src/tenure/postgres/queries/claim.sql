@@ -55,6 +55,7 @@ found as materialized (
         --reclaiming:       and cancel_requested_at is null
         --reclaiming:       --typed: and type = any (asked.types)
         --reclaiming:       --tenanted: and tenant_id = asked.tenant
+        --reclaiming:       --apart: and tenant_id <> 'default'
         --reclaiming:     limit (select :limit::bigint)
         --reclaiming:     for update skip locked
         --reclaiming: ) as expired
@@ -67,6 +68,7 @@ found as materialized (
               and (lease_expires_at is null or lease_expires_at < clock.t)
               --typed: and type = any (asked.types)
               --tenanted: and tenant_id = asked.tenant
+              --apart: and tenant_id <> 'default' -- of whom there is an index
             order by coalesce(due_at, '-infinity'), id
             limit (select :limit::bigint)
             for update skip locked
@@ -75,10 +77,13 @@ found as materialized (
     limit (select :limit::bigint)
 ),
 -- Several callers may ask together, each with a key, a name and a number of its own: what was found is dealt out to them
--- in their order. A key is spent by who gets a job with it; one that is not fresh leaves its part to the next claim.
+-- in their order. A key is spent by who gets a job with it.
 --shared: sharer as materialized (
---shared:     select key, owner, sum(wants) over (order by n) - wants as below, sum(wants) over (order by n) as upto
+--shared:     select key, owner, (sum(wants) over (order by n) - wants)::bigint as below,
+--shared:            (sum(wants) over (order by n))::bigint as upto
 --shared:     from unnest(:claim_keys::uuid[], :owners::text[], :wants::bigint[]) with ordinality as s (key, owner, wants, n)
+--shared:     -- What a spent key would be dealt, nobody would get.
+--shared:     where not exists (select from tenure.claim where claim.key = s.key)
 --shared: ),
 fresh as (
     insert into tenure.claim (key)

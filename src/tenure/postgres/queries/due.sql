@@ -9,6 +9,8 @@ where exists (
         select from tenure.job
         where contract = name and queue = lane.queue and priority = p and role = 'ready'
           and coalesce(due_at, '-infinity') <= clock.t
+          --tenanted: and tenant_id = :tenant::text
+          --apart: and tenant_id <> 'default'
         order by coalesce(due_at, '-infinity'), id
         limit 1
     ) as ready
@@ -18,4 +20,5 @@ or exists (
     select from tenure.job
     where contract = name and role in ('leased', 'active', 'settling') and queue = any (:queues::text[])
       and lease_expires_at < clock.t
+      --tenanted: and tenant_id = :tenant::text
 )
