@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,7 +33,7 @@ async def never() -> bool:
 
 
 @asynccontextmanager
-async def waiting(*asked: Awaitable[Any]) -> AsyncIterator[list[asyncio.Future[Any]]]:
+async def waiting(*asked: Awaitable[Any]) -> AsyncIterator[Sequence[asyncio.Future[Any]]]:
     """Calls that wait by the time the block begins."""
     tasks = [asyncio.ensure_future(one) for one in asked]
     await asyncio.sleep(0.2)

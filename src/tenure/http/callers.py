@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _BELIEVED_S = 2.0
 #: So many keys are remembered; whoever tries others must not fill the memory.
 _REMEMBERED = 10_000
 _EVERYTHING = frozenset(SCOPES)
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s]+)(?::[0-9]{1,5})?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +126,23 @@ def _from_here(request: Request) -> Caller:
     client = request.client
     if client is not None and not is_loopback(client.host):
         raise Unauthorised("without keys this dispatcher serves its own machine alone. Next: tenure keys create")
-    if not is_loopback(request.url.hostname or ""):
+    host, origin = request.headers.get("host"), request.headers.get("origin")
+    if host is not None and not is_loopback(_named(host)):
         raise Forbidden(
-            f"without keys this dispatcher answers to localhost alone, not to {request.url.hostname!r}. "
-            "Next: tenure keys create"
+            f"without keys this dispatcher answers to localhost alone, not to {host[:200]!r}. Next: tenure keys create"
+        )
+    # A page of another site may send what needs no asking, a POST without a body; a browser then says whose it is.
+    if origin is not None and origin.lower().partition("://")[2] != (host or "").lower():
+        raise Forbidden(
+            f"without keys this dispatcher takes nothing from pages of {origin[:200]!r}. Next: tenure keys create"
         )
     return _LOOPBACK
+
+
+def _named(host: str) -> str:
+    """The name in a Host header, without its port; nothing where it is not one."""
+    found = _HOST.fullmatch(host)
+    return found[1].strip("[]").lower() if found else ""
 
 
 def is_loopback(host: str) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import Query, Request
 
+from tenure import intake
 from tenure.http import answers, bodies, shown
 from tenure.http.answers import responses
 from tenure.http.asked import caller, desk, needs, routes
 from tenure.http.bodies import LONGEST_WAIT_S
 from tenure.http.lines import Which
 from tenure.http.shown import Json, Quick
-from tenure.intake import MAX_ID
 from tenure.job_type import JobType
 from tenure.local import Local
 from tenure.postgres.claiming import Claimer
@@ -27,10 +28,16 @@ async def claim(request: Request, body: bodies.Claim) -> Json:
     """Take due jobs under a lease. `wait_seconds`: wait for some; `claim_key`: ask again after a lost answer."""
     at, who = desk(request), caller(request)
     contract = await at.store.contract(body.contract)
+    _names("type", body.types or ())
     types = None if body.types is None else tuple(body.types)
     which = Which(body.contract, tuple(body.queues), types, who.tenant)
     claimer = Claimer(body.worker_id, body.limit, body.claim_key)
-    jobs = await at.claim(which, claimer, body.wait_seconds, request.is_disconnected)
+
+    async def is_gone() -> bool:
+        await request.app.state.keyring.caller(request)  # whose key was revoked meanwhile is refused, and gets nothing
+        return await request.is_disconnected()
+
+    jobs = await at.claim(which, claimer, body.wait_seconds, is_gone)
     won = [shown.claim(job, contract) for job in jobs]
     if not body.record or not jobs:
         return Quick({"claims": won})
@@ -43,6 +50,7 @@ async def claim(request: Request, body: bodies.Claim) -> Json:
 @router.post("/api/v1/due", responses=responses(answers.Due), openapi_extra=_WORK)
 async def due(request: Request, body: bodies.Due) -> Json:
     """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
+    _places(body)
     return Json({"contracts": await desk(request).store.due(body.contracts, body.queues)})
 
 
@@ -50,9 +58,23 @@ async def due(request: Request, body: bodies.Due) -> Json:
 async def strangers(request: Request, body: bodies.Strangers) -> Json:
     """Due jobs of types that this worker does not know; those that nobody knew for an hour are ended."""
     caller(request).must_be_unbound()
+    _places(body)
+    _names("type", body.known)
+    intake.name("worker", body.worker_id)
     local = Local(desk(request).store)
     found = await local.strangers(body.contracts, body.queues, body.known, worker=body.worker_id)
     return Json({"jobs": [{"id": str(job_id), "type": kind} for job_id, kind in found]})
+
+
+def _places(body: bodies.Due) -> None:
+    _names("contract", body.contracts)
+    _names("queue", body.queues)
+
+
+def _names(kind: str, given: Iterable[str]) -> None:
+    """Refuse names that cannot be stored, and so name nothing."""
+    for name in given:
+        intake.name(kind, name)
 
 
 @router.get("/api/v1/wakeups", responses=responses(answers.Wakeups, body=False), openapi_extra=_WORK)
@@ -74,7 +96,7 @@ def _may_hear(request: Request, contract: str, queue: str) -> bool:
     who = caller(request)
     if contract != ABOUT_A_JOB or who.tenant is None:
         return True
-    number = int(queue) if queue.isdecimal() and len(queue) < 20 else MAX_ID
+    number = int(queue) if queue.isdecimal() and len(queue) < 20 else intake.MAX_ID
     kind = desk(request).knows(number)
     return kind is not None and kind.tenant == who.tenant
 

@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenure.errors import BadInput, PayloadTooLarge
@@ -87,6 +88,8 @@ async def _read(request: Request, most: int) -> bytes:
                 parts.append(part)
     except TimeoutError:
         raise TooSlow(f"the body did not arrive within {_BODY_S:g} s. Next: send it again") from None
+    except ClientDisconnect:  # nobody hears this, and it is no failure of ours that the log should tell of
+        raise BadInput("the client went away before its body was here") from None
     return b"".join(parts)
 
 
@@ -102,11 +105,19 @@ def _parsed(request: Request, body: bytes) -> Any:
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise BadInput(f"the body is {kind or 'of no type'}. Next: send JSON, with Content-Type: application/json")
     try:
-        return json.loads(body, parse_constant=_no_number)
+        return json.loads(body, parse_constant=_no_number, object_pairs_hook=_object)
     except RecursionError:
         raise BadInput("the body is nested too deeply; flatten it") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise BadInput(f"the body is not JSON: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; refuses a name that stands twice, because readers differ in which of the two they take."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
 
 
 def _no_number(text: str) -> Any:

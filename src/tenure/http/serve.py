@@ -21,6 +21,7 @@ from tenure.garbage import collect_seldom
 from tenure.http.callers import Keyring, is_loopback
 from tenure.http.desk import Desk
 from tenure.http.server import application
+from tenure.http.wire import Wire
 from tenure.patience import Patience
 from tenure.postgres.listen import Listener
 from tenure.postgres.store import Store
@@ -139,7 +140,7 @@ class Dispatcher:
         app = application(desk, keyring, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes)
         self._server = server = _Server(
             uvicorn.Config(
-                app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None,
+                app, http=Wire, ws="none", lifespan="off", access_log=False, log_config=None,
                 timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False, log_level="warning",
             )
         )  # fmt: skip
@@ -194,8 +195,9 @@ class _Closing:
 def _bound(host: str, port: int) -> socket.socket:
     """A socket at this address; says why it cannot be had."""
     try:
-        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        found = socket.socket(family, kind)
+        found_at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found_at[0]
+        found = socket.socket(family, kind, protocol)  # asyncio sends at once only on what is said to be TCP
     except OSError as error:
         raise BadInput(f"{host} is no address to listen on: {error.strerror or error}") from None
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

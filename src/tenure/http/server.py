@@ -110,14 +110,14 @@ async def _refused(request: Request, error: Exception) -> Json:
     status = error.status_code if isinstance(error, HTTPException) else status_of(known)
     headers = {**headers_of(known), **(getattr(error, "headers", None) or {})}
     if status >= 500:
-        _log.warning("%s %s: %s", request.method, request.url.path, known)
+        _log.warning("%s %r: %s", request.method, request.url.path, known)
     return Json({"error": told(known), "trace_id": request.state.trace_id}, status_code=status, headers=headers)
 
 
 async def _failed(request: Request, error: Exception) -> Json:
     """What should not happen: said to be ours, and logged with all that is known."""
     trace_id = request.state.trace_id
-    _log.exception("%s %s failed (trace %s)", request.method, request.url.path, trace_id, exc_info=error)
+    _log.exception("%s %r failed (trace %s)", request.method, request.url.path, trace_id, exc_info=error)
     known = TenureError(f"the dispatcher failed; it is in its log under the trace {trace_id}. Next: report it")
     return Json({"error": told(known), "trace_id": trace_id}, status_code=500)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse
 from pydantic_core import PydanticSerializationError, to_json
 
 from tenure.contract import Contract
@@ -26,10 +26,8 @@ from tenure.rendered import as_json, ids_as_text, iso
 _TOKENS = ("lease_token",)
 
 
-class Json(Response):
+class Json(JSONResponse):
     """An answer in JSON."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """Write it out; ASCII only, so that no text can be one that cannot be written."""

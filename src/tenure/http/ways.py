@@ -48,7 +48,8 @@ class Short:
             path: str = scope["path"]
             if number := _NUMBER.search(path):
                 path = f"{path[: number.start()]}/{{}}{path[number.end() :]}"
-            found = self._ways.get((scope["method"], path))
+            if number or "{}" not in path:  # a path may have braces of its own, and no number
+                found = self._ways.get((scope["method"], path))
         if found is None:
             await self._app(scope, receive, send)
             return

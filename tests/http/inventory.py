@@ -1,0 +1,239 @@
+"""Every route of the dispatcher, as its application has them, and for each a request that it takes.
+
+A route that is new is in ROUTES at once, and fails the tests of all routes until `World` knows a request for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+
+from tenure.http.callers import Keyring
+from tenure.http.desk import Desk
+from tenure.http.guard import Guarded
+from tenure.http.server import application, described
+from tests.http.conftest import Caller, proof
+
+#: Those that answer to everybody: a load balancer has no key.
+OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
+#: Of one tenant alone is what these tell or change; a key that is bound to another is refused.
+ABOUT_ALL = {
+    ("POST", "/api/v1/strangers"),
+    ("PUT", "/api/v1/types"),
+    ("GET", "/api/v1/queues"),
+    ("GET", "/api/v1/workers"),
+}
+_NOBODY: Any = None
+
+
+def app() -> FastAPI:
+    """The application, without a database: to be looked at, not to be asked."""
+    return application(Desk(_NOBODY), Keyring(_NOBODY))
+
+
+class Route(NamedTuple):
+    """A route, and the scopes of which its caller needs one; none: any key will do."""
+
+    method: str
+    path: str
+    scopes: tuple[str, ...]
+    takes_body: bool
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is found by."""
+        return self.method, self.path
+
+    @property
+    def names_one(self) -> bool:
+        """Whether it is about one job or dead letter."""
+        return "{job_id}" in self.path or "{letter_id}" in self.path or self.path.startswith("/internal/")
+
+
+def _routes() -> list[Route]:
+    found = []
+    for context in iter_route_contexts(app().routes):
+        for method in sorted(context.methods or ()):
+            if (method, context.path) not in OPEN:
+                guarded = cast(Guarded, context.original_route)
+                assert isinstance(guarded, Guarded), f"{method} {context.path} asks nobody who they are"
+                body = guarded.body_field is not None
+                found.append(Route(method, str(context.path), guarded.scopes, body))
+    return found
+
+
+ROUTES = _routes()
+BODIES = [route for route in ROUTES if route.takes_body]
+SCHEMA = described(app())
+
+
+class Asked(NamedTuple):
+    """A request: where, and with which body."""
+
+    path: str
+    body: dict[str, Any] | None = None
+
+
+class World:
+    """Makes what a route needs, through an admin's calls, and a request that the route then takes."""
+
+    def __init__(self, http: Caller, tenant: str = "default") -> None:
+        self.http, self.tenant = http, tenant
+        self._queue = "world"
+
+    def request(self, route: Route) -> Asked:
+        """A request that this route takes; fails for a route that nobody has thought of."""
+        made = _REQUESTS[route.key](self)
+        return made._replace(path=route.path.format(**_names(made.path)))
+
+    def job(self, contract: str = "standard", **fields: Any) -> str:
+        """A job that waits."""
+        return self.http.enqueued(contract, tenant_id=self.tenant, queue=self._queue, **fields)
+
+    def held(self, contract: str = "standard") -> tuple[str, dict[str, Any]]:
+        """A job that is held, with what its holder shows."""
+        job_id = self.job(contract)
+        won = self.http.claimed(contract, queues=[self._queue], limit=1_000)
+        (mine,) = [claim for claim in won if claim["job"]["id"] == job_id]
+        return job_id, proof(mine)
+
+    def begun(self, contract: str) -> tuple[str, dict[str, Any]]:
+        """A job that is held and begun."""
+        job_id, shown = self.held(contract)
+        self.http.post(f"/api/v1/jobs/{job_id}/start", shown)
+        return job_id, shown
+
+    def done(self) -> str:
+        """A job that ended well."""
+        job_id, shown = self.held()
+        self.http.post(f"/api/v1/jobs/{job_id}/succeed", shown)
+        return job_id
+
+    def compensating(self) -> tuple[str, dict[str, Any]]:
+        """A job that failed and has an effect to be undone."""
+        job_id, shown = self.begun("reliability")
+        self.http.post(f"/api/v1/jobs/{job_id}/effect", {**shown, "node": "pay", "compensable": True})
+        error = {"type": "PermanentError", "message": "no", "retryable": False}
+        assert self.http.post(f"/api/v1/jobs/{job_id}/fail", {**shown, "error": error})["compensate"] == ["pay"]
+        return job_id, shown
+
+    def letter(self, contract: str = "standard") -> str:
+        """A dead letter."""
+        job_id, shown = self.begun(contract)
+        error = {"type": "PermanentError", "message": "no", "code": "PERMANENT", "retryable": False}
+        self.http.post(f"/api/v1/jobs/{job_id}/fail", {**shown, "error": error})
+        return str(self.http.get(f"/api/v1/jobs/{job_id}")["dlq_id"])
+
+    def asked_letter(self) -> str:
+        """A dead letter that one person wants to be thrown away."""
+        letter_id = self.letter("gate_b2")
+        self.http.post(f"/api/v1/dlq/items/{letter_id}/discard", {"reason": "a test", "person": "Ann"})
+        return letter_id
+
+    def task(self) -> dict[str, Any]:
+        """A claimed task of document 001, as its worker names it."""
+        job_id = self.job("dispatcher")
+        won = self.http.post("/internal/task-claim", {"task_id": job_id, "worker_id": "w1"})
+        return {"task_id": job_id, "attempt": won["attempt"], "lease_token": won["lease_token"]}
+
+
+def _names(which: str) -> dict[str, str]:
+    """The id or name that stands for what a path leaves open."""
+    return dict.fromkeys(("job_id", "letter_id", "name"), which)
+
+
+def _held(contract: str = "standard", **facts: Any) -> Callable[[World], Asked]:
+    def request(world: World) -> Asked:
+        job_id, shown = world.held(contract)
+        return Asked(job_id, {**shown, **facts})
+
+    return request
+
+
+def _begun(contract: str, **facts: Any) -> Callable[[World], Asked]:
+    def request(world: World) -> Asked:
+        job_id, shown = world.begun(contract)
+        return Asked(job_id, {**shown, **facts})
+
+    return request
+
+
+def _compensating(**facts: Any) -> Callable[[World], Asked]:
+    def request(world: World) -> Asked:
+        job_id, shown = world.compensating()
+        return Asked(job_id, {**shown, **facts})
+
+    return request
+
+
+def _many(name: str, **facts: Any) -> Callable[[World], Asked]:
+    def request(world: World) -> Asked:
+        job_id, shown = world.held()
+        return Asked("", {name: [{**shown, "id": job_id, **facts}]})
+
+    return request
+
+
+_JOB, _V1 = "/api/v1/jobs/{job_id}/", "/api/v1/"
+_ERROR = {"type": "TimeoutError", "message": "too slow", "code": "T", "stack": "here", "stage": "x", "retryable": True}
+_NEW = {
+    "type": "t", "payload": {"a": 1}, "contract": "standard", "queue": "q", "tenant_id": "default", "priority": 5,
+    "max_attempts": 3, "correlation_id": "c", "trace_id": "d",
+}  # fmt: skip
+_PLACES = {"contracts": ["standard"], "queues": ["q"]}
+
+_REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
+    ("POST", "/api/v1/jobs"): lambda w: Asked("", {**_NEW, "tenant_id": w.tenant}),
+    ("POST", "/api/v1/jobs/batch"): lambda w: Asked("", {"jobs": [{**_NEW, "tenant_id": w.tenant}]}),
+    ("GET", "/api/v1/jobs"): lambda _: Asked(""),
+    ("GET", "/api/v1/jobs/{job_id}"): lambda w: Asked(w.job()),
+    ("GET", _JOB + "events"): lambda w: Asked(w.job()),
+    ("GET", _JOB + "effects"): lambda w: Asked(w.job()),
+    ("POST", _V1 + "claims"): lambda _: Asked("", {"worker_id": "w", "queues": ["q"], "types": ["none"], "limit": 2}),
+    ("POST", _V1 + "due"): lambda _: Asked("", _PLACES),
+    ("POST", _V1 + "strangers"): lambda _: Asked("", {**_PLACES, "known": ["t"], "worker_id": "w"}),
+    ("GET", _V1 + "wakeups"): lambda _: Asked(""),
+    ("PUT", _V1 + "types"): lambda _: Asked("", {"types": [{"type": "t", "contract": "standard", "max_attempts": 3}]}),
+    ("POST", _JOB + "start"): _held("reliability"),
+    ("POST", _JOB + "heartbeat"): _held(),
+    ("POST", _JOB + "progress"): _held(value=0.5),
+    ("POST", _JOB + "checkpoint"): _held(value={"page": 7}),
+    ("POST", _JOB + "effect"): _begun("reliability", node="pay", result={"a": 1}, compensable=True),
+    ("POST", _JOB + "undone"): _compensating(node="pay"),
+    ("POST", _JOB + "succeed"): _held(result={"a": 1}),
+    ("POST", _JOB + "fail"): _held(error=_ERROR),
+    ("POST", _JOB + "snooze"): _held(seconds=5),
+    ("POST", _JOB + "hand-back"): _held(seconds=5, reason="a test"),
+    ("POST", _JOB + "cancelled"): _held(reason="a test"),
+    ("POST", _JOB + "compensated"): _compensating(),
+    ("POST", _JOB + "compensation-failed"): _compensating(error=_ERROR),
+    ("POST", _V1 + "finishes"): _many("finishes", verb="succeed", result={"a": 1}),
+    ("POST", _V1 + "starts"): _many("starts"),
+    ("POST", _V1 + "heartbeats"): _many("heartbeats"),
+    ("POST", _JOB + "cancel"): lambda w: Asked(w.job(), {"mode": "hard", "reason": "a test"}),
+    ("POST", _JOB + "transition"): lambda w: Asked(w.job(), {"to": "cancelled", "reason": "a test"}),
+    ("POST", _JOB + "dead-letter"): lambda w: Asked(w.job(), {"reason_code": "policy", "stage": "x", "message": "m"}),
+    ("POST", _JOB + "requeue"): lambda w: Asked(w.done(), {}),
+    ("GET", _V1 + "contracts"): lambda _: Asked(""),
+    ("GET", _V1 + "contracts/{name}"): lambda _: Asked("standard"),
+    ("GET", _V1 + "queues"): lambda _: Asked(""),
+    ("GET", _V1 + "workers"): lambda _: Asked(""),
+    ("GET", _V1 + "dlq/items"): lambda _: Asked(""),
+    ("GET", _V1 + "dlq/items/{letter_id}"): lambda w: Asked(w.letter()),
+    ("POST", _V1 + "dlq/items/{letter_id}/requeue"): lambda w: Asked(w.letter(), {}),
+    ("POST", _V1 + "dlq/items/{letter_id}/discard"): lambda w: Asked(w.letter(), {"reason": "a test", "person": "Ann"}),
+    ("POST", _V1 + "dlq/items/{letter_id}/approve"): lambda w: Asked(w.asked_letter(), {"person": "Ben"}),
+    ("POST", "/internal/task-claim"): lambda w: Asked("", {"task_id": w.job("dispatcher"), "worker_id": "w1"}),
+    ("POST", "/internal/heartbeat"): lambda w: Asked("", w.task()),
+    ("POST", "/internal/task-complete"): lambda w: Asked(
+        "", {**w.task(), "status": "Completed", "outputs": [{"a": 1}], "events": [{"b": 2}]}
+    ),
+    ("POST", "/api/v1/internal/jobs/{job_id}/run"): lambda w: Asked(w.job("gate_b2")),
+    ("GET", "/openapi.json"): lambda _: Asked(""),
+}
