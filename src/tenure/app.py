@@ -221,6 +221,7 @@ class App:
 
         async def source() -> Way:
             local = await self._reach.open()
+            await local.may_work()
             await self.declare_types(local)
             return local
 

@@ -73,6 +73,9 @@ class Local:
         """Cancel a job: hard at once; soft at once too unless it is held, then its holder is asked to stop."""
         return await self.store.cancel(job_id, mode=mode, reason=reason, actor=actor)
 
+    async def may_work(self) -> None:
+        """Who has the database may work."""
+
     async def declare(self, types: Sequence[JobType]) -> None:
         """Keep what types of jobs want otherwise than their contracts."""
         await self.store.types.declare(types)

@@ -35,7 +35,7 @@ _KEPT = {
 }  # fmt: skip
 _LONGEST = 36_500 * 86_400
 #: A batch of documents, each of which has a limit of its own.
-MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_BODY_BYTES = 8 * 1024 * 1024
 _SHORTEST_KEY = 16
 #: Looks like a number of the contract `dispatcher`, and is none.
 _DISPATCHER_URL = "TENURE_DISPATCHER_URL"

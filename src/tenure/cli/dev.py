@@ -85,13 +85,15 @@ def _serving(app: App, host: str, port: int | None) -> Iterator[str]:
 def _greet(app: App, application: str | None, url: str) -> None:
     what = application or "sample tasks"
     lines = [
-        f"{what}: {', '.join(sorted(app.tasks))}", "Try, in another terminal in this directory:",
+        f"{what}: {', '.join(sorted(app.tasks))}",
+        f"the dispatcher is at {url}",
+        "Try, in another terminal in this directory:",
         "  tenure jobs list",
         "  tenure queues list",
-        f"  curl -s {url}/api/v1/jobs",
+        f"""  curl -s {url}/api/v1/jobs -H 'Content-Type: application/json' -d '{{"type": "{min(app.tasks)}"}}'""",
     ]  # fmt: skip
     if application is None:
-        lines[2:2] = [
+        lines[3:3] = [
             """  tenure enqueue greet --payload '{"name": "Ada"}'""",
             """  tenure enqueue long_report --payload '{"pages": 100}'   then: tenure jobs cancel ID""",
             """  tenure enqueue flaky --payload '{"luck": 0.2}'   then: tenure jobs show ID""",

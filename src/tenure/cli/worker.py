@@ -115,6 +115,14 @@ def tell(level: str) -> None:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise BadInput(f"--log-level is debug, info, warning or error, not {level!r}")
+    if number > logging.DEBUG:
+        # One line for each request, and for each try to connect, would hide what is ours to tell.
+        for chatty, least in (
+            ("httpx2", logging.WARNING),
+            ("httpcore2", logging.WARNING),
+            ("psycopg.pool", logging.CRITICAL),
+        ):
+            logging.getLogger(chatty).setLevel(least)
     logging.basicConfig(level=number, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
 
 

@@ -167,20 +167,21 @@ class Events(BaseModel):
     events: list[Event]
 
 
-class Claim(BaseModel):
+class Won(BaseModel):
     """A job that was won, and what its holder shows from now on."""
 
     job: Job
     claims: int
     lease_token: str
     lease_expires_at: datetime
+    lease_seconds: float | None
     execution_key: str
 
 
 class Claims(BaseModel):
     """What was won."""
 
-    claims: list[Claim]
+    claims: list[Won]
 
 
 class Answer(BaseModel):
@@ -211,14 +212,14 @@ class Answers(BaseModel):
     answers: list[Answer | Failed]
 
 
-class Effect(BaseModel):
+class EffectOnRecord(BaseModel):
     """A side effect: recorded by this call, or had before with this result."""
 
     recorded: bool
     result: Any
 
 
-class Undone(BaseModel):
+class EffectUndone(BaseModel):
     """A node's effect is undone."""
 
     id: str
@@ -230,7 +231,7 @@ class Effects(BaseModel):
     effects: dict[str, Any]
 
 
-class Due(BaseModel):
+class DueContracts(BaseModel):
     """Contracts that have something to claim."""
 
     contracts: list[str]
@@ -243,7 +244,7 @@ class Stranger(BaseModel):
     type: str
 
 
-class Strangers(BaseModel):
+class StrangersFound(BaseModel):
     """Jobs that wait for a worker that knows them."""
 
     jobs: list[Stranger]

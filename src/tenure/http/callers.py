@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from tenure.http.refusals import Forbidden, ForeignTenant, Unauthorised
-from tenure.key import SCOPES, digest
+from tenure.key import PREFIX, SCOPES, digest
 
 if TYPE_CHECKING:
     from tenure.postgres.store import Store
@@ -96,14 +96,16 @@ class Keyring:
         kind, _, secret = given.partition(" ")
         if kind.lower() != "bearer" or not secret.strip():
             raise Unauthorised("the Authorization header holds no bearer key. Next: send it as Bearer tenure_…")
-        found = await self._found(digest(secret.strip()))
+        found = await self._found(digest(secret.strip()), secret.strip().startswith(PREFIX))
         if found is None:
             raise Unauthorised("this key is unknown, revoked or expired. Next: tenure keys list")
         return found
 
-    async def _found(self, hashed: bytes) -> Caller | None:
+    async def _found(self, hashed: bytes, is_ours: bool) -> Caller | None:
         if self._admin is not None and hmac.compare_digest(hashed, self._admin):
             return _ADMIN
+        if not is_ours:
+            return None
         now = time.monotonic()
         until, looking = self._known.get(hashed, (0.0, None))
         if looking is None or now >= until or (looking.done() and looking.exception()):

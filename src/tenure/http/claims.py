@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 from fastapi import Query, Request
 
 from tenure import intake
+from tenure.errors import TenureError
 from tenure.http import answers, bodies, shown
 from tenure.http.answers import responses
 from tenure.http.asked import caller, desk, needs, routes
@@ -41,20 +43,25 @@ async def claim(request: Request, body: bodies.Claim) -> Json:
     won = [shown.claim(job, contract) for job in jobs]
     if not body.record or not jobs:
         return Quick({"claims": won})
-    rows = await at.store.records(body.contract, [job.id for job in jobs])
+    rows: Mapping[int, Any] = {}
+    with contextlib.suppress(TenureError):  # they are won: better without a row than lost with it
+        rows = await at.store.records(body.contract, [job.id for job in jobs])
     for job, one in zip(jobs, won, strict=True):
         one["job"]["record"] = rows.get(job.id)
     return Json({"claims": won})
 
 
-@router.post("/api/v1/due", responses=responses(answers.Due), openapi_extra=_WORK)
+@router.post("/api/v1/due", responses=responses(answers.DueContracts), openapi_extra=_WORK)
 async def due(request: Request, body: bodies.Due) -> Json:
     """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
     _places(body)
-    return Json({"contracts": await desk(request).store.due(body.contracts, body.queues)})
+    at = desk(request)
+    found = await at.store.due(body.contracts, body.queues, tenant=caller(request).tenant)
+    at.bell.found(found)
+    return Json({"contracts": found})
 
 
-@router.post("/api/v1/strangers", responses=responses(answers.Strangers), openapi_extra=_WORK)
+@router.post("/api/v1/strangers", responses=responses(answers.StrangersFound), openapi_extra=_WORK)
 async def strangers(request: Request, body: bodies.Strangers) -> Json:
     """Due jobs of types that this worker does not know; those that nobody knew for an hour are ended."""
     caller(request).must_be_unbound()
@@ -87,18 +94,20 @@ async def wakeups(
     at = desk(request)
     heard = await at.bell.since(after, wait_seconds)
     cursor = at.bell.cursor
-    told = [{"contract": contract, "queue": queue} for contract, queue in heard if _may_hear(request, contract, queue)]
-    return Json({"wakeups": told, "cursor": cursor})
+    told = dict.fromkeys(word for one in heard if (word := _may_hear(request, *one)))
+    return Json({"wakeups": [{"contract": contract, "queue": queue} for contract, queue in told], "cursor": cursor})
 
 
-def _may_hear(request: Request, contract: str, queue: str) -> bool:
-    """Who is bound to a tenant hears of its own jobs alone, as far as they are known here."""
+def _may_hear(request: Request, contract: str, queue: str) -> tuple[str, str] | None:
+    """Who is bound to a tenant hears of its own jobs, as far as they are known here, and of no queue's name."""
     who = caller(request)
-    if contract != ABOUT_A_JOB or who.tenant is None:
-        return True
+    if who.tenant is None:
+        return contract, queue
+    if contract != ABOUT_A_JOB:
+        return contract, ""
     number = int(queue) if queue.isdecimal() and len(queue) < 20 else intake.MAX_ID
     kind = desk(request).knows(number)
-    return kind is not None and kind.tenant == who.tenant
+    return (contract, queue) if kind is not None and kind.tenant == who.tenant else None
 
 
 @router.put("/api/v1/types", responses=responses(answers.Declared), openapi_extra=_WORK)

@@ -9,6 +9,7 @@ before; successes have none, and the log tells; whoever makes jobs without a key
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,7 +21,16 @@ from uuid import UUID, uuid4
 from tenure import intake
 from tenure.coalesce import Coalescer
 from tenure.contract import Contract
-from tenure.errors import BadInput, Busy, ContractError, NotPermitted, Refused, TenureError
+from tenure.errors import (
+    BadInput,
+    Busy,
+    CannotConnect,
+    ConnectionLost,
+    ContractError,
+    NotPermitted,
+    Refused,
+    TenureError,
+)
 from tenure.event import Logged
 from tenure.http import client_answers as answers
 from tenure.http.client_calls import Calls, surely
@@ -104,6 +114,11 @@ class Remote:
         return await surely(
             lambda: self._calls.ask("POST", path, body, answers.moved_or_noted, about=job_id, traced=True)
         )
+
+    async def may_work(self) -> None:
+        """Refuse to work with a key that may not: it would wait for jobs for ever."""
+        with contextlib.suppress(CannotConnect, ConnectionLost):  # it will be back, and is asked all the time
+            await self.due([], ["default"])
 
     async def declare(self, types: Sequence[JobType]) -> None:
         """Tell the dispatcher what types of jobs want otherwise than their contracts, if this key may."""

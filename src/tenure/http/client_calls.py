@@ -153,7 +153,10 @@ class Calls:
         return retold(code, message, about, invalid=self.invalid)
 
     def _error(self, status: int, code: str, message: str, about: int | None) -> TenureError:
-        if status in (401, 403):
+        if status == 401:
+            said = message.partition(" Next: ")[0]
+            return NotPermitted(f"{said} Next: give the worker or App a key of it, as --key or TENURE_KEY", code=code)
+        if status == 403:
             return NotPermitted(message, code=code)
         if status == 408:  # the request did not arrive
             return CannotConnect(f"the dispatcher at {self.url} did not hear all of it: {message}")
@@ -164,7 +167,8 @@ class Calls:
 
     def _lost(self, what: str) -> ConnectionLost:
         return ConnectionLost(
-            f"the dispatcher at {self.url} {what}. It may or may not have been done. Next: repeat it with the same key"
+            f"the dispatcher at {self.url} {what.rstrip('.')}. It may or may not have been done. "
+            "Next: repeat it with the same key"
         )
 
 

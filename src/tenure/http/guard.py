@@ -1,6 +1,7 @@
 """The guard in front of every route: who asks, may they, and is what they sent of a size and shape to be looked at.
 
-In this order, so that nobody without a key makes the dispatcher read, parse or ask the database anything.
+In this order, so that nobody without a key makes the dispatcher read or parse anything, or ask the database for more
+than whether the key is one.
 """
 
 from __future__ import annotations
@@ -49,24 +50,28 @@ class Guarded(APIRoute):
         """The route's own handler, behind the guard."""
         handle = super().get_route_handler()
         scopes, takes_body = self.scopes, self.body_field is not None
+        asks = frozenset(field.alias for field in self.dependant.query_params)
 
         async def guarded(request: Request) -> Response:
+            await let_in(request, scopes)
+            if odd := request.query_params.keys() - asks:
+                there = f"there are {', '.join(sorted(asks))}" if asks else "there are none here"
+                raise BadInput(f"there is no parameter {min(odd)[:100]!r} of the query; {there}")
             if not takes_body:
-                await _let_in(request, scopes)
                 return await handle(request)
-            return await handle(JsonRequest(request.scope, request.receive, *await admitted(request, scopes)))
+            return await handle(JsonRequest(request.scope, request.receive, *await heard(request)))
 
         return guarded
 
 
-async def admitted(request: Request, scopes: Iterable[str]) -> tuple[bytes, Any]:
-    """Ask who is there and whether they may, then read what they say: the body, and its value."""
-    await _let_in(request, scopes)
+async def heard(request: Request) -> tuple[bytes, Any]:
+    """Read what somebody says who may: the body, and its value."""
     body = await _read(request, request.app.state.max_body_bytes)
     return body, _parsed(request, body)
 
 
-async def _let_in(request: Request, scopes: Iterable[str]) -> None:
+async def let_in(request: Request, scopes: Iterable[str]) -> None:
+    """Ask who is there, and whether they may."""
     keyring: Keyring = request.app.state.keyring
     caller = await keyring.caller(request)
     caller.must(scopes)

@@ -69,7 +69,7 @@ async def checkpoint(request: Request, job_id: JobId, body: bodies.Value) -> Jso
 
 
 @router.post(
-    "/api/v1/jobs/{job_id}/effect", responses=responses(answers.Effect, refuses=(404, 409)), openapi_extra=_WORK
+    "/api/v1/jobs/{job_id}/effect", responses=responses(answers.EffectOnRecord, refuses=(404, 409)), openapi_extra=_WORK
 )
 async def effect(request: Request, job_id: JobId, body: bodies.Effect) -> Json:
     """Record that a node has had its effect: once per job, over all attempts."""
@@ -79,7 +79,7 @@ async def effect(request: Request, job_id: JobId, body: bodies.Effect) -> Json:
 
 
 @router.post(
-    "/api/v1/jobs/{job_id}/undone", responses=responses(answers.Undone, refuses=(404, 409)), openapi_extra=_WORK
+    "/api/v1/jobs/{job_id}/undone", responses=responses(answers.EffectUndone, refuses=(404, 409)), openapi_extra=_WORK
 )
 async def undone(request: Request, job_id: JobId, body: bodies.Undone) -> Json:
     """Record that a node's effect is undone."""

@@ -66,7 +66,7 @@ async def show_letter(request: Request, letter_id: LetterId) -> Json:
     responses=responses(answers.Requeued, refuses=(404, 409)),
     openapi_extra=needs("operate"),
 )
-async def requeue(request: Request, letter_id: LetterId, body: bodies.Again | None = None) -> Json:
+async def requeue_letter(request: Request, letter_id: LetterId, body: bodies.Again | None = None) -> Json:
     """Run a dead letter's job again, as a new job that points back to it; once."""
     key = repeat_key(request, body.idempotency_key if body else None)
     letter = await _found(request, letter_id)
@@ -75,7 +75,7 @@ async def requeue(request: Request, letter_id: LetterId, body: bodies.Again | No
 
 
 @router.post("/api/v1/dlq/items/{letter_id}/discard", responses=_LETTER, openapi_extra=_APPROVE)
-async def discard(request: Request, letter_id: LetterId, body: bodies.Discard) -> Json:
+async def discard_letter(request: Request, letter_id: LetterId, body: bodies.Discard) -> Json:
     """Ask to throw a dead letter away; done at once where its contract wants no second person."""
     key, letter = repeat_key(request, body.idempotency_key), await _found(request, letter_id)
     asked = await desk(request).store.letters.request_discard(
@@ -85,7 +85,7 @@ async def discard(request: Request, letter_id: LetterId, body: bodies.Discard) -
 
 
 @router.post("/api/v1/dlq/items/{letter_id}/approve", responses=_LETTER, openapi_extra=_APPROVE)
-async def approve(request: Request, letter_id: LetterId, body: bodies.Approve | None = None) -> Json:
+async def approve_letter(request: Request, letter_id: LetterId, body: bodies.Approve | None = None) -> Json:
     """Agree that a dead letter be thrown away; never the person who asked."""
     asked = body or bodies.Approve()
     key, letter = repeat_key(request, asked.idempotency_key), await _found(request, letter_id)

@@ -34,6 +34,8 @@ _CONNECTIONS = 10
 _PATIENCE_S = 3.0
 #: So long who was heard has to be answered after the dispatcher was told to stop.
 _DRAIN_S = 20
+#: And so long what they said has to be written.
+_LAST_WORDS_S = 5
 #: What runs beside the server, on the same event loop, until it stops.
 Beside = Callable[[], Coroutine[Any, Any, None]]
 
@@ -136,6 +138,8 @@ class Dispatcher:
                 f"a dispatcher without keys must not listen on {self._host}: anybody could do anything. "
                 "Next: tenure keys create NAME --scope admin, or set TENURE_ADMIN_KEY, or listen on 127.0.0.1"
             )
+        if settings.internal_run:
+            _log.warning("TENURE_INTERNAL_RUN=1: jobs are run by request; never in production")
         desk = Desk(store, settings.max_payload_bytes)
         app = application(desk, keyring, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes)
         self._server = server = _Server(
@@ -158,7 +162,10 @@ class Dispatcher:
             desk.bell.close()
             server.should_exit = True
             await serving
-            await desk.rest()
+            if not server.force_exit:
+                with contextlib.suppress(TimeoutError):  # who was not answered by now can ask again
+                    await asyncio.wait_for(desk.rest(), _LAST_WORDS_S)
+            _log.info("the dispatcher stopped")
         finally:
             for task in tasks:
                 task.cancel()

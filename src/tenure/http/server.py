@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from tenure import __version__
-from tenure.errors import BadInput, TenureError
+from tenure.errors import BadInput, CannotConnect, TenureError
 from tenure.http import claims, holding, jobs, letters, operators, rehearsal, tasks
 from tenure.http.asked import needs, routes
 from tenure.http.callers import Keyring
@@ -25,6 +27,10 @@ from tenure.http.ways import Short
 from tenure.settings import MAX_BODY_BYTES
 
 _log = logging.getLogger("tenure.http")
+#: A probe must not wait for a database that is away.
+_READY_S = 1.0
+#: Of what cannot be answered the log tells so often at the most: while the database is away, everybody asks.
+_TELL_S = 10.0
 _PARTS = (jobs, claims, holding, operators, letters, tasks, rehearsal)
 _ABOUT = """Durable jobs on PostgreSQL: held under a lease, moved by a contract.
 
@@ -52,7 +58,7 @@ def application(
     """The dispatcher's application, on a desk and the keys of its database."""
     app = _Application(
         title="Tenure", version=__version__, description=_ABOUT, openapi_url=None, docs_url=None, redoc_url=None,
-        redirect_slashes=False,
+        redirect_slashes=False, generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
     app.state.desk, app.state.keyring = desk, keyring
     app.state.internal_run, app.state.max_body_bytes = internal_run, max_body_bytes
@@ -100,7 +106,11 @@ async def _ready(request: Request) -> Json:
     desk: Desk = request.app.state.desk
     if desk.bell.is_over:
         return Json({"status": "stopping"}, status_code=503)
-    await desk.store.contracts()
+    try:
+        async with asyncio.timeout(_READY_S):
+            await desk.store.contracts()
+    except TimeoutError:
+        raise CannotConnect(f"the database did not answer within {_READY_S:g} s. Next: try again") from None
     return Json({"status": "ok"})
 
 
@@ -109,8 +119,9 @@ async def _refused(request: Request, error: Exception) -> Json:
     known = error if isinstance(error, TenureError) else _named(error)
     status = error.status_code if isinstance(error, HTTPException) else status_of(known)
     headers = {**headers_of(known), **(getattr(error, "headers", None) or {})}
-    if status >= 500:
-        _log.warning("%s %r: %s", request.method, request.url.path, known)
+    if status >= 500 and time.monotonic() >= getattr(request.app.state, "tells_at", 0.0):
+        request.app.state.tells_at = time.monotonic() + _TELL_S
+        _log.warning("%s %r cannot be answered: %s", request.method, request.url.path, known)
     return Json({"error": told(known), "trace_id": request.state.trace_id}, status_code=status, headers=headers)
 
 

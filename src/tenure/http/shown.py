@@ -74,8 +74,16 @@ def claim(one: Job, contract: Contract) -> dict[str, Any]:
         "claims": one.claims,
         "lease_token": str(one.lease_token),
         "lease_expires_at": _at(one.lease_expires_at),
+        "lease_seconds": _seconds(one),
         "execution_key": f"{one.id}:{count}",
     }
+
+
+def _seconds(one: Job) -> float | None:
+    """How long a claim lasts, for who does not trust its own clock; both times are the database's."""
+    if one.lease_expires_at is None or one.started_at is None:
+        return None
+    return max(0.0, round((one.lease_expires_at - one.started_at).total_seconds(), 3))
 
 
 def record(row: Mapping[str, Any] | None, *, tokens: bool) -> Mapping[str, Any] | None:

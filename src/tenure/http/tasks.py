@@ -13,7 +13,16 @@ from uuid import UUID
 from fastapi import Header, Request
 
 from tenure.contract import HELD
-from tenure.errors import BadInput, Busy, InvalidTransition, JobNotFound, NotDue, Refused, StaleLease
+from tenure.errors import (
+    BadInput,
+    Busy,
+    IdempotencyConflict,
+    InvalidTransition,
+    JobNotFound,
+    NotDue,
+    Refused,
+    StaleLease,
+)
 from tenure.http import answers, bodies
 from tenure.http.answers import responses
 from tenure.http.asked import caller, desk, job_number, needs, routes
@@ -55,7 +64,7 @@ async def task_claim(
 
 
 @router.post("/internal/heartbeat", responses=responses(answers.TaskBeat, refuses=(404, 409)), openapi_extra=_WORK)
-async def heartbeat(request: Request, body: bodies.TaskHeartbeat) -> Json:
+async def task_heartbeat(request: Request, body: bodies.TaskHeartbeat) -> Json:
     """Say that the work on a task goes on: the lease is extended while its token is the current attempt's."""
     noted = await desk(request).say("heartbeat", Said(await _held(request, body)))
     return Json({"lease_expires_at": noted.lease_expires_at, "cancel_requested": noted.cancel_requested})
@@ -77,10 +86,14 @@ async def task_complete(request: Request, body: bodies.TaskComplete) -> Json:
         result=body.outputs if body.status == "Completed" else None,
         failure=Failure(body.error_message or "the task failed", "TaskFailed") if body.status == "Failed" else None,
     )
-    if body.events:
-        moved = await at.report(_VERBS[body.status], said, body.events)
-    else:
-        moved = await at.say(_VERBS[body.status], said)
+    try:
+        if body.events:
+            moved = await at.report(_VERBS[body.status], said, body.events)
+        else:
+            moved = await at.say(_VERBS[body.status], said)
+    except IdempotencyConflict as conflict:
+        why = f"attempt {body.attempt} of task {body.task_id} was completed otherwise already; nothing was stored"
+        raise Refused(held.id, why, code=conflict.code) from None
     return Json({"status": moved.state, "next_retry_at": _next(moved)})
 
 

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure.errors import TenureError
-from tenure.http.guard import Guarded, admitted
+from tenure.http.guard import Guarded, heard, let_in
 
 #: An id in a path; what else stands there goes the long way, to be refused.
 _NUMBER = re.compile(r"/([0-9]{1,19})(?=/|\Z)")
@@ -44,7 +44,7 @@ class Short:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         found = None
-        if scope["type"] == "http":
+        if scope["type"] == "http" and not scope["query_string"]:
             path: str = scope["path"]
             if number := _NUMBER.search(path):
                 path = f"{path[: number.start()]}/{{}}{path[number.end() :]}"
@@ -77,7 +77,8 @@ class _Way:
 
     async def answer(self, request: Request, number: str | None) -> Response:
         """Let the caller in, read what they say, and do it."""
-        body, value = await admitted(request, self._scopes)
+        await let_in(request, self._scopes)
+        body, value = await heard(request)
         if not body:
             raise RequestValidationError([{"loc": ("body",), "msg": "Field required"}])
         try:

@@ -8,6 +8,7 @@ order asked.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
@@ -16,7 +17,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from tenure import intake
-from tenure.errors import BadInput, Busy, ConnectionLost, JobNotFound
+from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, JobNotFound
 from tenure.job import Held, Job
 from tenure.postgres.borrowed import borrowed, lend, pooled
 from tenure.postgres.connect import our_errors, reached
@@ -29,6 +30,8 @@ T = TypeVar("T")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 _DEADLOCK_TRIES = 5
 _RECONNECT_SEC = 0.5
+#: After somebody waited for a connection in vain, all are told so at once for so long.
+_AWAY_S = 0.3
 
 
 class Engine:
@@ -40,6 +43,9 @@ class Engine:
         self._pool = pool
         self._lent = lent
         self._behind_pooler = behind_pooler
+        # Who waits for a turn does not wait for the database: a crowd is no outage.
+        self._turns = None if lent else asyncio.Semaphore(pool.max_size)
+        self._away_until = 0.0
         self.registry = registry
         self.wakeups = Wakeups(self.run, on=wake)
 
@@ -101,9 +107,17 @@ class Engine:
             raise BadInput("the pool that was given is not open. Next: open it before, close it after")
         for turn in range(_DEADLOCK_TRIES):
             try:
-                with our_errors():
-                    async with self._pool.connection() as connection:
-                        return await run(connection, self._shared(connection, plan()))
+                if self._turns is None:
+                    return await self._once(plan)
+                async with self._turns:
+                    if time.monotonic() < self._away_until:
+                        raise CannotConnect("the database is away; nothing was done. Next: try again")
+                    try:
+                        return await self._once(plan)
+                    except CannotConnect:
+                        # Those who stand behind need not find out one after the other.
+                        self._away_until = time.monotonic() + _AWAY_S
+                        raise
             except ConnectionLost:
                 await asyncio.shield(
                     self._pool.check()
@@ -119,6 +133,11 @@ class Engine:
                 if turn == _DEADLOCK_TRIES - 1:
                     raise Busy(None) from error
         raise AssertionError("unreachable")
+
+    async def _once(self, plan: Callable[[], Plan[T]]) -> T:
+        with our_errors():
+            async with self._pool.connection() as connection:
+                return await run(connection, self._shared(connection, plan()))
 
     def _shared(self, connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> Plan[T]:
         """The plan as sessions take it that are not the engine's alone."""
