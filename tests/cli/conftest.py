@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tenure.cli import main
-from tests.cli.test_commands import tenure
+from tests.cli.forked import tenure
 
 
 @dataclass(frozen=True)

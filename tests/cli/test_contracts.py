@@ -17,7 +17,7 @@ from tenure.contract import Contract, Event, paths, states
 from tenure.contracts import BUILT_IN
 from tenure.diagram import mermaid, svg
 from tenure.postgres.migrate import migrate
-from tests.cli.test_commands import tenure
+from tests.cli.forked import tenure
 
 STANDARD, PHASE27 = BUILT_IN["standard"], BUILT_IN["phase27"]
 

@@ -18,7 +18,7 @@ from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
 from tenure.promises import INVARIANTS
 from tests.broken import BROKEN
-from tests.cli.test_commands import tenure
+from tests.cli.forked import tenure
 
 MODULE = """
 from dataclasses import replace

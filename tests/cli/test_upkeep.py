@@ -14,7 +14,7 @@ import pytest
 
 from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
-from tests.cli.test_commands import tenure
+from tests.cli.forked import tenure
 from tests.harness import Harness
 from tests.upkeep.running import expired, ready, until
 
