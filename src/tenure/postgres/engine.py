@@ -43,8 +43,8 @@ class Engine:
         self._pool = pool
         self._lent = lent
         self._behind_pooler = behind_pooler
-        # Who waits for a turn does not wait for the database: a crowd is no outage.
-        self._turns = None if lent else asyncio.Semaphore(pool.max_size)
+        #: Who waits for a turn does not wait for the database: a crowd is no outage. None: the pool is not ours.
+        self._turns: asyncio.Semaphore | None = None
         self._away_until = 0.0
         self.registry = registry
         self.wakeups = Wakeups(self.run, on=wake)
@@ -70,7 +70,9 @@ class Engine:
             reconnect_timeout=_RECONNECT_SEC, reconnect_failed=_try_again,
         )  # fmt: skip
         await pool.open()
-        return cls(pool, registry, behind_pooler=behind_pooler, wake=wake)
+        engine = cls(pool, registry, behind_pooler=behind_pooler, wake=wake)
+        engine._turns = asyncio.Semaphore(connections)
+        return engine
 
     @classmethod
     def on(cls, pool: Pool, numbers: Mapping[str, Mapping[str, int]] | None = None) -> Engine:
