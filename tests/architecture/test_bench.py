@@ -22,6 +22,7 @@ ROW = {
 }  # fmt: skip
 
 
+@pytest.mark.prove
 def test_the_bench_prints_only_rows_and_draws_a_chart(tmp_path: Path) -> None:
     chart = tmp_path / "peers.svg"
     command = [sys.executable, "-m", "bench.peers", "--only", "tenure", "--quick", "--json"]
@@ -97,6 +98,7 @@ def test_jobs_are_counted_in_whole_hundreds() -> None:
     assert Sizes(share=0.3333).jobs_for(TENURE) % 100 == 0
 
 
+@pytest.mark.prove
 def test_the_bench_over_http_measures_every_way_through_a_dispatcher() -> None:
     command = [sys.executable, "-m", "bench.http", "--quick", "--json", "--no-direct", "--jobs", "100"]
     done = subprocess.run([*command, "--concurrency", "8"], cwd=ROOT, capture_output=True, text=True, timeout=100)

@@ -101,7 +101,8 @@ BAD_MARKS = {
 }
 
 in_one_process_and_under_xdist = pytest.mark.parametrize(
-    "options", [[], ["-n", "2"]], ids=["in one process", "under xdist"]
+    "options",
+    [pytest.param([], id="in one process"), pytest.param(["-n", "2"], id="under xdist", marks=pytest.mark.prove)],
 )
 
 

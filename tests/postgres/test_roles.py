@@ -374,7 +374,8 @@ async def test_the_reader_sees_which_keys_there_are_and_no_hash(
     app, reader = login("tenure_app"), login("tenure_read")
     if not grants:
         db.sql(
-            "drop table tenure.api_key, tenure.emitted; drop index tenure.job_ready_tenant; delete from tenure.migration where number = 4"
+            "drop table tenure.api_key, tenure.emitted; drop index tenure.job_ready_tenant; "
+            "delete from tenure.migration where number = 4"
         )
         assert migrate(dsn).applied == ["0004_dispatcher"]
     async with Store.open(app) as dispatcher:

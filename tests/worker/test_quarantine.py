@@ -11,6 +11,7 @@ from tests.harness import Harness
 from tests.worker.working import quick, until, working
 
 
+@pytest.mark.prove
 async def test_a_job_that_waits_for_its_turn_to_run_alone_keeps_its_lease(
     dsn: str, store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
