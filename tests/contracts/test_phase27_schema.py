@@ -199,7 +199,7 @@ async def test_a_task_is_claimable_when_its_available_at_is_null_or_has_come(sto
     unset, past, future, soon = [await made(store) for _ in range(4)]
     for task_id, due in ((unset, "null"), (past, "now() - interval '1 second'"), (future, "now() + interval '1 hour'")):
         set_due(db, task_id, due)
-    set_due(db, soon, "clock_timestamp() + interval '300 milliseconds'")
+    set_due(db, soon, "clock_timestamp() + interval '800 milliseconds'")
     assert await claimed(store) == sorted([unset, past])
     polls = 0
     while not (won := await claimed(store)):
