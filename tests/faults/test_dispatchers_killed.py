@@ -94,7 +94,7 @@ async def test_dispatchers_killed_at_random_lose_no_task_and_overlap_none(
             for _ in range(2):
                 fleet.begin("--concurrency", "6")
             for n in range(kills):
-                ids += await enqueued(app, tasks // 2 // kills, 0.3)
+                ids += await enqueued(app, -(-tasks // 2 // kills), 0.3)
                 await until(lambda: db.value(_HELD) > 0)
                 await asyncio.sleep(chance.uniform(0, 0.3))
                 held.append(db.value(_HELD))

@@ -26,6 +26,7 @@ from tests.worker.processes import worker
 from tests.worker.working import quick, until, working
 
 
+@pytest.mark.prove
 async def test_neighbours_of_a_handler_that_blocks_the_loop_are_not_reaped(app: App, db: Harness) -> None:
     @app.task
     async def block(n: int) -> int:
