@@ -36,7 +36,7 @@ _QUOTING = 'a value with blanks or quotes stands in double quotes, like queue:"s
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Which jobs; None is any. Ages are in whole seconds."""
+    """Which jobs; None is any. Their age, in seconds, is counted from when they were made, by the database's clock."""
 
     state: str | None = None
     type: str | None = None

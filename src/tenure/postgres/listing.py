@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tenure import intake
 from tenure.errors import BadInput
 from tenure.postgres.engine import Engine, ask
-from tenure.search import MAX_AGE_S
+from tenure.search import MAX_AGE_S, Search
 
 #: As many rows of live and of finished jobs are looked at for one page at the most.
 SCAN = 50_000
@@ -51,24 +51,6 @@ class Listed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which jobs; None is any. Their age is counted from when they were made, by the database's clock."""
-
-    state: str | None = None
-    type: str | None = None
-    queue: str | None = None
-    tenant_id: str | None = None
-    contract: str | None = None
-    older_s: float | None = None
-    younger_s: float | None = None
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether every job matches."""
-        return self == Wanted()
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
     """Jobs that match, newest first."""
 
@@ -85,7 +67,7 @@ async def tally(engine: Engine) -> list[tuple[str, str, str, int]]:
     return [(contract, state, role, count) for contract, state, role, count in rows]
 
 
-async def find(engine: Engine, wanted: Wanted, *, limit: int, after: int | None) -> Page:
+async def find(engine: Engine, wanted: Search, *, limit: int, after: int | None) -> Page:
     """A page of the jobs that match, live or finished."""
     intake.whole("limit", limit, 1, MAX_PAGE)
     before = intake.MAX_ID if after is None else intake.whole("after", after, 1, intake.MAX_ID)
@@ -99,7 +81,7 @@ async def find(engine: Engine, wanted: Wanted, *, limit: int, after: int | None)
         "contract": wanted.contract, "live": live, "done": done, "after": before,
         "older_ms": older, "younger_ms": younger,
         # One more than is shown, which tells whether there is another page.
-        "limit": limit + 1, "scan": limit + 1 if wanted.is_everything else SCAN,
+        "limit": limit + 1, "scan": limit + 1 if wanted == Search() else SCAN,
     }  # fmt: skip
     aged = older is not None or younger is not None
     rows = await engine.run(lambda: ask("find", values, parts=("aged",) * aged))
@@ -116,7 +98,7 @@ def _age(kind: str, seconds: float | None) -> int | None:
     return None if age is None else intake.whole(f"{kind} in milliseconds", age, 0, MAX_AGE_S * 1_000)
 
 
-async def _where(engine: Engine, wanted: Wanted) -> tuple[bool, bool]:
+async def _where(engine: Engine, wanted: Search) -> tuple[bool, bool]:
     """Whether such jobs are among the live ones, and among the finished: a state's role tells."""
     await engine.run(engine.registry.load)
     if wanted.contract is not None:

@@ -29,7 +29,7 @@ from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
 from tenure.postgres.keys import Keys as ApiKeys
 from tenure.postgres.letters import Letters
-from tenure.postgres.listing import Page, Wanted, find, tally
+from tenure.postgres.listing import Page, find, tally
 from tenure.postgres.machine import Machine
 from tenure.postgres.making import Prepared, make, prepare
 from tenure.postgres.queues import Queues
@@ -37,6 +37,7 @@ from tenure.postgres.reading import Look, looked, records, steadily
 from tenure.postgres.statement import Plan, carried
 from tenure.postgres.types import Types
 from tenure.postgres.watch import Watch
+from tenure.search import Search
 
 T = TypeVar("T")
 #: Idempotency keys of a batch, one per job, or none at all.
@@ -536,7 +537,7 @@ class Store:
         after: int | None = None,
     ) -> Page:
         """Jobs that match, live or finished, newest first; `after` is where an earlier page ended."""
-        wanted = Wanted(state, type, queue, tenant_id, contract, older_s, younger_s)
+        wanted = Search(state, type, queue, tenant_id, contract, older_s, younger_s)
         return await find(self._engine, wanted, limit=limit, after=after)
 
     async def workers(self, limit: int = 1_000) -> list[Working]:
