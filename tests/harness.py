@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
 T = TypeVar("T")
@@ -145,6 +146,15 @@ class Harness:
                     last["counter"],
                 )
             assert row["seq"] == len(events), f"job {job_id}: row says seq {row['seq']}, log has {len(events)}"
+
+
+def lock_out(dsn: str, *, out: bool) -> None:
+    """Let nobody connect to the test's database, and end who is; or let them in again."""
+    name = conninfo_to_dict(dsn)["dbname"]
+    with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as elsewhere:
+        elsewhere.execute(f'alter database "{name}" with allow_connections {"false" if out else "true"}'.encode())
+        if out:
+            elsewhere.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
 
 
 def at_once(count: int, call: Callable[[int], T]) -> list[T]:

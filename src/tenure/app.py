@@ -221,8 +221,12 @@ class App:
 
         async def source() -> Way:
             local = await self._reach.open()
-            await local.may_work()
-            await self.declare_types(local)
+            try:
+                await local.may_work()
+                await self.declare_types(local)
+            except BaseException:
+                await local.close()
+                raise
             return local
 
         async def service_source() -> Way:

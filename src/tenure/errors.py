@@ -234,6 +234,10 @@ class ConnectionLost(TenureError):
     code = "E-CONNECTION-LOST"
 
 
+#: The database or the dispatcher is away, rather than unwilling.
+AWAY: Final = (CannotConnect, ConnectionLost)
+
+
 class EmbeddedError(TenureError):
     """The embedded PostgreSQL could not be found, made or started."""
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tenure.errors import AWAY
+
+_log = logging.getLogger("tenure")
+T = TypeVar("T")
 
 
 class Patience:
@@ -21,3 +29,17 @@ class Patience:
         """Wait once."""
         await asyncio.sleep(self._next_s * random.uniform(0.5, 1.0))
         self._next_s = min(2 * self._next_s, self._longest_s)
+
+
+async def once_there(ask: Callable[[], Awaitable[T]], *, who: str, is_stopping: Callable[[], bool]) -> T | None:
+    """What is asked for, as soon as somebody is there to give it; None where `who` is told to stop before."""
+    patience, said = Patience(), False
+    while not is_stopping():
+        try:
+            return await ask()
+        except AWAY as error:
+            if not said:
+                _log.warning("%s waits: %s", who, error)
+            said = True
+        await patience.wait()
+    return None

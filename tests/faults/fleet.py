@@ -96,7 +96,7 @@ class Fleet:
         return name
 
     async def at_work(self) -> None:
-        """Wait until all that were begun are connected: who begins without a database is told so, and ends."""
+        """Wait until all that were begun are connected."""
         await until(lambda: all(" works on " in self.said(name) for name in self.workers))
 
     def kill(self, name: str) -> None:

@@ -16,9 +16,9 @@ from tenure.settings import Settings
 
 
 @contextmanager
-def serving(dsn: str, **settings: Any) -> Iterator[str]:
+def serving(dsn: str, *, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of a dispatcher that runs in a thread of this process."""
-    dispatcher, ready = Dispatcher(dsn, Settings(**settings)), threading.Event()
+    dispatcher, ready = Dispatcher(dsn, Settings(**settings), port=port), threading.Event()
     failed: list[BaseException] = []
 
     def run() -> None:

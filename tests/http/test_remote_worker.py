@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -163,6 +164,28 @@ async def test_synchronous_code_reaches_a_dispatcher_too(url: str) -> None:
             assert await asyncio.to_thread(use) == 42
 
 
+async def test_a_worker_that_begins_before_its_dispatcher_waits_for_it(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with through(f"http://127.0.0.1:{port}") as app:
+
+        @app.task
+        async def work() -> str:
+            return "done"
+
+        async with working(app, name="early"):
+            await until(lambda: "early waits: the dispatcher at" in caplog.text)
+            with serving(dsn, port=port):
+                assert await app.result(await work.enqueue(), timeout=10) == "done"
+        assert caplog.text.count("waits") == 1
+        async with working(app) as late:
+            await until(lambda: caplog.text.count("waits") == 2)
+        assert late.counts == {}  # told to stop while it waits, it stops
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -172,7 +195,7 @@ async def test_synchronous_code_reaches_a_dispatcher_too(url: str) -> None:
         ),
         (["--key", "tenure_x"], "E-BAD-INPUT: --key is shown"),
         (["--dispatcher", "localhost:9"], "E-BAD-INPUT: TENURE_DISPATCHER_URL must be"),
-        (["--dispatcher", "http://127.0.0.1:9"], "E-CANNOT-CONNECT: the dispatcher at http://127.0.0.1:9 cannot be"),
+        (["--until-idle", "--dispatcher", "http://127.0.0.1:9"], "E-CANNOT-CONNECT: the dispatcher at http://127.0.0.1:9 cannot be"),
     ],
 )
 def test_worker_that_cannot_set_out_says_why(arguments: list[str], code: str) -> None:

@@ -18,13 +18,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx2
-import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenure.errors import TenureError
 from tenure.http.serve import Dispatcher
 from tenure.settings import Settings
+from tests.harness import lock_out
 from tests.http.conftest import Caller, proof
 
 
@@ -98,15 +97,6 @@ def test_with_an_admin_key_it_listens_everywhere_and_asks_everybody(dsn: str) ->
         assert httpx2.get(f"{here}/api/v1/jobs").status_code == 401
         answer = httpx2.get(f"{here}/api/v1/jobs", headers={"Authorization": f"Bearer {key}"})
         assert (answer.status_code, answer.json()["jobs"]) == (200, [])
-
-
-def lock_out(dsn: str, *, out: bool) -> None:
-    """Let nobody connect to the test's database, and end who is; or let them in again."""
-    name = conninfo_to_dict(dsn)["dbname"]
-    with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as elsewhere:
-        elsewhere.execute(f'alter database "{name}" with allow_connections {"false" if out else "true"}'.encode())
-        if out:
-            elsewhere.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
 
 
 def test_while_the_database_is_away_the_answer_is_503_and_when_to_come_back(url: str, http: Caller, dsn: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import tenure
 from tenure.app import App
-from tests.harness import Harness
+from tests.harness import Harness, lock_out
 from tests.worker.tasks import poisonous, slow, where
 from tests.worker.working import quick, until, working
 
@@ -25,6 +25,23 @@ async def test_async_handler_runs_on_the_loop_and_its_result_is_stored(app: App)
     async with working(app):
         assert await app.result(await add.enqueue(40, right=2), timeout=10) == 42
         assert await app.result(await add.enqueue(40), timeout=10) == 41
+
+
+async def test_a_worker_that_begins_before_its_database_waits_for_it(
+    app: App, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    lock_out(dsn, out=True)
+    try:
+        async with working(app, name="early"):
+            await until(lambda: "early waits: " in caplog.text)
+            lock_out(dsn, out=False)
+            assert await app.result(await work.enqueue(), timeout=10) == "done"
+    finally:
+        lock_out(dsn, out=False)
 
 
 async def test_plain_handler_runs_in_a_thread_and_may_use_its_context(app: App, db: Harness) -> None:

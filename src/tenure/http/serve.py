@@ -22,7 +22,7 @@ from tenure.http.callers import Keyring, is_loopback
 from tenure.http.desk import Desk
 from tenure.http.server import application
 from tenure.http.wire import Wire
-from tenure.patience import Patience
+from tenure.patience import Patience, once_there
 from tenure.postgres.listen import Listener
 from tenure.postgres.store import Store
 from tenure.settings import Settings
@@ -114,19 +114,15 @@ class Dispatcher:
 
     async def _connected(self, stopping: asyncio.Event) -> Store | None:
         """A store, as soon as the database is there; None where it is told to stop before."""
-        patience, said, settings = Patience(), False, self._settings
-        while not stopping.is_set():
-            try:
-                return await Store.connect(
-                    self._dsn, numbers=settings.numbers, max_bytes=settings.max_payload_bytes,
-                    connections=_CONNECTIONS, wake=settings.wakeups, patience_s=_PATIENCE_S,
-                )  # fmt: skip
-            except CannotConnect as error:
-                if not said:
-                    _log.warning("the dispatcher waits for its database: %s", error)
-                said = True
-                await patience.wait()
-        return None
+        settings = self._settings
+
+        async def connect() -> Store:
+            return await Store.connect(
+                self._dsn, numbers=settings.numbers, max_bytes=settings.max_payload_bytes,
+                connections=_CONNECTIONS, wake=settings.wakeups, patience_s=_PATIENCE_S,
+            )  # fmt: skip
+
+        return await once_there(connect, who="the dispatcher", is_stopping=stopping.is_set)
 
     async def _serve(self, store: Store, stopping: asyncio.Event, ready: Callable[[str, bool], None]) -> None:
         settings = self._settings

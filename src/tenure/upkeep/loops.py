@@ -21,12 +21,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tenure.errors import AWAY
 from tenure.outcome import Outcome
 from tenure.postgres.store import Store
 from tenure.postgres.watch import Pressing
 from tenure.upkeep.clock import Clock, Jump
 from tenure.upkeep.rounds import Keep, Report, moved
-from tenure.upkeep.telling import AWAY, Telling, named
+from tenure.upkeep.telling import Telling, named
 
 BATCH = 1_000
 _LONGEST_REST = 2.0

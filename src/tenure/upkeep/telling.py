@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tenure.errors import CannotConnect, ConnectionLost, TenureError
+from tenure.errors import AWAY, TenureError
 from tenure.upkeep.rounds import Report, trouble
 
-#: The database is away, rather than unwilling.
-AWAY = (ConnectionLost, CannotConnect)
 _log = logging.getLogger("tenure.upkeep")
 
 

@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tenure import intake
+from tenure.contract import Contract
 from tenure.errors import BadInput
 from tenure.middleware import Middleware
+from tenure.patience import once_there
 from tenure.task import Task
 from tenure.wakeup import ABOUT_A_JOB
 from tenure.worker.execute import Executor
@@ -92,11 +94,14 @@ class Worker:
         if self._loop is not None:
             raise BadInput("a worker runs once. Next: make another one")
         self._loop = asyncio.get_running_loop()
-        source = await self._open_source()
         signals = self._on_signals(self._loop)
         threads = ThreadPoolExecutor(self._slots.concurrency, "tenure-handler")
+        source: JobSource | None = None
         try:
-            known = await source.contracts()
+            found = await self._found() if until_idle else await self._found_in_time()
+            if found is None:  # told to stop before
+                return
+            source, known = found
             if unknown := set(self._only or ()) - set(known):
                 raise BadInput(f"no contract {sorted(unknown)[0]!r} is registered; registered are: {', '.join(known)}")
             contracts = {name: one for name, one in known.items() if self._only is None or name in self._only}
@@ -174,13 +179,26 @@ class Worker:
         for task in lives.tasks:  # the database does not hear: their leases run out, which comes to the same
             task.cancel()
 
-    async def _close(self, source: JobSource, threads: ThreadPoolExecutor) -> None:
+    def _found_in_time(self) -> Awaitable[tuple[JobSource, Mapping[str, Contract]] | None]:
+        return once_there(self._found, who=self.name, is_stopping=lambda: self.stopping)
+
+    async def _found(self) -> tuple[JobSource, Mapping[str, Contract]]:
+        """Where jobs come from, and the contracts they have there."""
+        source = await self._open_source()
+        try:
+            return source, await source.contracts()
+        except BaseException:
+            await source.close()
+            raise
+
+    async def _close(self, source: JobSource | None, threads: ThreadPoolExecutor) -> None:
         await self._service.stop()
         for middleware in self._middleware:
             await told(middleware.shutdown())
         if self._executor is not None:
             self._executor.close()
         threads.shutdown(wait=False, cancel_futures=True)
-        await source.close()
+        if source is not None:
+            await source.close()
         counted = ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no job came"
         _log.info("%s stopped: %s", self.name, counted)
