@@ -22,6 +22,15 @@ _LONGEST_S = 0.5
 _SHARE, _LONGEST_REST_S = 0.1, 30.0
 #: Up to here a claim that found nothing begins anew at once. Each job that it takes may take so long besides.
 _CHEAP_S, _EACH_S = 0.005, 0.00005
+#: A claim takes no more jobs once their payloads have so many bytes.
+HEAVIEST = 16 * 1_048_576
+#: From so many characters on it may have been that: bytes in the database are not those of the text.
+_HEAVY = HEAVIEST // 64
+
+
+def is_full(jobs: Sequence[Job], limit: int) -> bool:
+    """Whether a claim that was to take so many took what it could, so that there may be more."""
+    return len(jobs) >= limit or sum(len(job.payload_json) for job in jobs) > _HEAVY
 
 
 class Marks:
@@ -65,7 +74,7 @@ class Marks:
             cost, self._took = min(took, self._took), took  # the less of the last two: one may be anybody's stall
             self._is_dear = cost > _CHEAP_S
             self._rests_until = now + min(cost / _SHARE, _LONGEST_REST_S)
-        self._was_full = len(jobs) >= limit
+        self._was_full = is_full(jobs, limit)
         if not jobs:
             return
         first, last = jobs[0], jobs[-1]

@@ -195,7 +195,10 @@ async def test_a_worker_that_begins_before_its_dispatcher_waits_for_it(
         ),
         (["--key", "tenure_x"], "E-BAD-INPUT: --key is shown"),
         (["--dispatcher", "localhost:9"], "E-BAD-INPUT: TENURE_DISPATCHER_URL must be"),
-        (["--until-idle", "--dispatcher", "http://127.0.0.1:9"], "E-CANNOT-CONNECT: the dispatcher at http://127.0.0.1:9 cannot be"),
+        (
+            ["--until-idle", "--dispatcher", "http://127.0.0.1:9"],
+            "E-CANNOT-CONNECT: the dispatcher at http://127.0.0.1:9 cannot be",
+        ),
     ],
 )
 def test_worker_that_cannot_set_out_says_why(arguments: list[str], code: str) -> None:

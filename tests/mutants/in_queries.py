@@ -27,6 +27,22 @@ MUTANTS = (
         ("contracts/test_phase27_claim.py::test_attempt_is_the_number_of_successful_claims",),
     ),
     Mutant(
+        "claims-without-weight",
+        "A claim takes as many jobs as were asked for, however large they are",
+        _CLAIM,
+        "before is null or before < (select :heaviest::bigint)",
+        "before is null or before >= 0 or before < (select :heaviest::bigint)",
+        ("postgres/test_heavy_claims.py::test_a_claim_of_large_payloads_ends_at_sixteen_mebibytes",),
+    ),
+    Mutant(
+        "packed-payloads-weigh-little",
+        "What is stored packed counts for what it takes on disk",
+        _CLAIM,
+        "else 8 * size end",
+        "else size end",
+        ("postgres/test_heavy_claims.py::test_what_is_stored_packed_counts_for_what_it_may_unpack_to",),
+    ),
+    Mutant(
         "due-a-moment-late",
         "`<` for `<=`: a job is not due at the very moment at which it is",
         _CLAIM,

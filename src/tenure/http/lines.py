@@ -21,7 +21,7 @@ from tenure.coalesce import Coalescer
 from tenure.errors import Refused, TenureError
 from tenure.intake import token
 from tenure.job import Job
-from tenure.marks import Marks
+from tenure.marks import Marks, is_full
 from tenure.postgres.claiming import Claimer
 from tenure.postgres.store import Store
 
@@ -137,7 +137,9 @@ class Line:
         """What each of these gets; what goes wrong with one turn is told to those who were in it alone."""
         answers: dict[int, list[Job] | TenureError] = {}
         is_empty = False
-        for turn in _turns(claimers):
+        turns = deque(_turns(claimers))
+        while turns:
+            turn = turns.popleft()
             if is_empty and not any(claimers[n].repeats for n in turn):
                 answers |= {n: [] for n in turn}  # the turn before them did not get what it wanted
                 continue
@@ -150,8 +152,10 @@ class Line:
                 answers |= dict.fromkeys(turn, error)
                 continue
             answers |= zip(turn, dealt, strict=True)
-            won = sum(len(part) for part in dealt if isinstance(part, list))
-            is_empty = won < sum(claimers[n].limit for n in turn)
+            won = [job for part in dealt if isinstance(part, list) for job in part]
+            is_empty = not is_full(won, sum(claimers[n].limit for n in turn))
+            if won and not is_empty and (left := [n for n in turn if answers[n] == []]):
+                turns.append(left)  # the jobs of those before them were so large that theirs did not go along
         return [answers[n] for n in range(len(claimers))]
 
 

@@ -20,6 +20,7 @@ from tenure import intake
 from tenure.contract import Verdict
 from tenure.errors import Busy, Refused, StaleLease
 from tenure.job import UPKEEP, Failure, Held, Job
+from tenure.marks import HEAVIEST
 from tenure.outcome import Moved, Outcome
 from tenure.postgres.gate import Batch, move, succeed
 from tenure.postgres.machine import Machine
@@ -66,7 +67,7 @@ def claim(
     yield from _close_expired(versions, limit, queues=queues)
     values = {
         **machine.claim, "queues": list(queues), "limit": limit, "marks": since or {}, "lease_ms": first.lease_ms,
-        "types": types, "tenant": tenant,
+        "types": types, "tenant": tenant, "heaviest": HEAVIEST,
     }  # fmt: skip
     parts = ("reclaiming",) * machine.reclaims + ("typed",) * (types is not None) + of_tenant(tenant)
     won: dict[UUID, list[Job]] = {taking.key: [] for taking in sharers}

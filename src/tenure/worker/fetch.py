@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 from tenure.contract import Contract
 from tenure.errors import ConnectionLost, StaleLease, TenureError
 from tenure.job import Job
+from tenure.marks import is_full
 from tenure.patience import Patience
 from tenure.worker.slots import Slots
 from tenure.worker.source import JobSource
@@ -145,7 +146,7 @@ class Fetch:
             self._slots.counts["claimed"] += len(jobs)
             self._slots.take(len(jobs))
             self._begin(jobs, asked)
-        if len(jobs) >= free:
+        if is_full(jobs, free):
             self._hot[contract] = None  # behind the others
 
     def _types(self, contract: str) -> Sequence[str] | None:

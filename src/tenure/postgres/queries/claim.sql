@@ -44,11 +44,14 @@ own as materialized (
     from tenure.job_type
     where contract = :contract::text
 ),
-found as materialized (
+near as materialized (
     select row.* from clock, asked, lateral (
         -- Where a contract reclaims in place, dead workers' jobs go first: a full queue must not starve them.
         --reclaiming: select expired.* from (
-        --reclaiming:     select ctid as tid, state, type as task, updated_at from tenure.job
+        --reclaiming:     select ctid as tid, state, type as task, updated_at,
+        --reclaiming:            pg_column_size(payload) + coalesce(pg_column_size(checkpoint), 0) as size,
+        --reclaiming:            coalesce(pg_column_compression(payload), pg_column_compression(checkpoint)) as packed
+        --reclaiming:     from tenure.job
         --reclaiming:     where contract = asked.contract and role in ('leased', 'active', 'settling')
         --reclaiming:       and state = any (asked.sources) and queue = any (asked.queues) and lease_expires_at < clock.t
         --reclaiming:       and claims < greatest(1, max_attempts + :extra::integer) + raises
@@ -61,7 +64,10 @@ found as materialized (
         --reclaiming: ) as expired
         --reclaiming: union all
         select due.* from lane, lateral (
-            select ctid as tid, state, type as task, updated_at from tenure.job
+            select ctid as tid, state, type as task, updated_at,
+                   pg_column_size(payload) + coalesce(pg_column_size(checkpoint), 0) as size,
+                   coalesce(pg_column_compression(payload), pg_column_compression(checkpoint)) as packed
+            from tenure.job
             where contract = asked.contract and queue = lane.queue and priority = lane.priority and role = 'ready'
               and state = any (asked.sources) and coalesce(due_at, '-infinity') <= clock.t
               and coalesce(due_at, '-infinity') >= lane.since
@@ -75,6 +81,16 @@ found as materialized (
         ) as due
     ) as row
     limit (select :limit::bigint)
+),
+-- Not more than one answer can carry, but always one job. What is stored packed is taken for eight times as much; to
+-- unpack it would cost more than the claim.
+found as materialized (
+    select * from (
+        select near.*, sum(case when packed is null then size else 8 * size end)
+                           over (rows between unbounded preceding and 1 preceding) as before
+        from near
+    ) as weighed
+    where before is null or before < (select :heaviest::bigint)
 ),
 -- Several callers may ask together, each with a key, a name and a number of its own: what was found is dealt out to them
 -- in their order. A key is spent by who gets a job with it.
