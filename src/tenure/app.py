@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from tenure import intake
 from tenure.bulk import Bulk, Make
 from tenure.contracts import BUILT_IN
-from tenure.errors import BadInput, ConnectionLost, JobFailed
+from tenure.errors import BadInput, JobFailed
 from tenure.garbage import collect_seldom
 from tenure.job import Job, NewJob
 from tenure.job_type import JobType, check
@@ -96,7 +96,7 @@ class App:
     def task(self, function: Any = None, /, **declared: Any) -> Any:
         """Make a task of a function: as `@app.task`, or with what its jobs want as `@app.task(queue="mail")`.
 
-        lease, heartbeat, sla, max_attempts, backoff_base, backoff_cap (in seconds) and on_exhausted are kept in the
+        lease, heartbeat, sla, backoff_base, backoff_cap (in seconds), max_attempts and on_exhausted are kept in the
         database for this type of job, where they win over its contract's numbers.
         """
         if function is not None:
@@ -183,11 +183,7 @@ class App:
     async def job(self, job: Ticket[Any] | int) -> Job:
         """A job as it is now, live or finished."""
         job_id = intake.whole("job", _id(job), 1, intake.MAX_ID)
-        local = await self._local()
-        try:
-            return await local.job(job_id)
-        except ConnectionLost:  # a read may be repeated
-            return await local.job(job_id)
+        return await (await self._local()).job(job_id)
 
     async def cancel(
         self,
@@ -197,7 +193,10 @@ class App:
         reason: str | None = None,
         actor: str = "app",
     ) -> Moved | Noted:
-        """Cancel a job: hard at once; soft at once too unless it runs, then its handler is asked to stop."""
+        """Cancel a job: hard at once; soft at once too unless it runs, then its handler is asked to stop.
+
+        The log names the actor, or the key's owner where it goes through a dispatcher.
+        """
         return await (await self._local()).cancel(_id(job), mode=mode, reason=reason, actor=actor)
 
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:

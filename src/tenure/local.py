@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tenure.coalesce import Coalescer
 from tenure.contract import Contract
-from tenure.errors import JobNotFound, Refused
+from tenure.errors import ConnectionLost, JobNotFound, Refused
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.job_type import JobType
@@ -64,7 +64,10 @@ class Local:
 
     async def job(self, job_id: int) -> Job:
         """A job as it is now, live or finished."""
-        found = await self.store.jobs([job_id])
+        try:
+            found = await self.store.jobs([job_id])
+        except ConnectionLost:  # a read may be repeated
+            found = await self.store.jobs([job_id])
         if not found:
             raise JobNotFound(job_id)
         return found[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,28 +16,9 @@ from tenure.settings import Settings
 @contextmanager
 def serving(dsn: str, *, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of a dispatcher that runs in a thread of this process."""
-    dispatcher, ready = Dispatcher(dsn, Settings(**settings), port=port), threading.Event()
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            asyncio.run(dispatcher.run(lambda url, is_open: ready.set(), signals=False))
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=run, name="dispatcher")
-    thread.start()
-    try:
-        assert ready.wait(20)
-        if failed:
-            raise failed[0]
+    dispatcher = Dispatcher(dsn, Settings(**settings), port=port)
+    with dispatcher.in_a_thread():
         yield dispatcher.url
-    finally:
-        dispatcher.stop()
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 @pytest.fixture

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 
-from tenure.cli.serve import PORT, dispatcher
+from tenure.cli.serve import PORT, dispatcher, where
 from tenure.cli.worker import found, tell
 from tenure.errors import BadInput
 
@@ -46,54 +44,38 @@ def dev(
         os.environ["DATABASE_URL"] = database_url
     app = found(application or "tenure.samples:app")
     migrate(app.database_url())
-    with _serving(app, host, port) as url:
-        _greet(app, application, url)
+    with _serving(app, host, port) as (url, is_open):
+        _greet(app, application, url, is_open)
         app.run_worker(concurrency=concurrency)
 
 
 @contextmanager
-def _serving(app: App, host: str, port: int | None) -> Iterator[str]:
-    """A dispatcher in a thread of its own, beside the worker that has the main one; its address."""
+def _serving(app: App, host: str, port: int | None) -> Iterator[tuple[str, bool]]:
+    """A dispatcher beside the worker, which has the main thread; its address, and whether it asks for no key."""
     try:
         one = dispatcher(app.database_url(), app.settings, host, PORT if port is None else port, upkeep=False)
     except BadInput:
         if port is not None:
             raise
         one = dispatcher(app.database_url(), app.settings, host, 0, upkeep=False)  # another one is at the usual port
-    ready, failed = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            asyncio.run(one.run(lambda url, is_open: ready.set(), signals=False))
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=run, name="tenure-dispatcher", daemon=True)
-    thread.start()
-    ready.wait()
-    if failed:
-        raise failed[0]
-    try:
-        yield one.url
-    finally:
-        one.stop()
-        thread.join(10)
+    with one.in_a_thread() as is_open:
+        yield one.url, is_open
 
 
-def _greet(app: App, application: str | None, url: str) -> None:
+def _greet(app: App, application: str | None, url: str, is_open: bool) -> None:
     what = application or "sample tasks"
+    key = "" if is_open else '-H "Authorization: Bearer $TENURE_KEY" '
     lines = [
         f"{what}: {', '.join(sorted(app.tasks))}",
-        f"the dispatcher is at {url}",
+        *where(url, is_open),
         "Try, in another terminal in this directory:",
         "  tenure jobs list",
         "  tenure queues list",
-        f"""  curl -s {url}/api/v1/jobs -H 'Content-Type: application/json' -d '{{"type": "{min(app.tasks)}"}}'""",
+        f"""  curl -s {url}/api/v1/jobs {key}-H 'Content-Type: application/json' -d '{{"type": "{min(app.tasks)}"}}'""",
     ]  # fmt: skip
     if application is None:
-        lines[3:3] = [
+        place = lines.index("  tenure jobs list")
+        lines[place:place] = [
             """  tenure enqueue greet --payload '{"name": "Ada"}'""",
             """  tenure enqueue long_report --payload '{"pages": 100}'   then: tenure jobs cancel ID""",
             """  tenure enqueue flaky --payload '{"luck": 0.2}'   then: tenure jobs show ID""",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,7 +13,7 @@ from tenure.cli.worker import tell
 from tenure.settings import Settings
 
 if TYPE_CHECKING:
-    from tenure.http.serve import Beside, Dispatcher
+    from tenure.http.serve import Dispatcher
 
 #: Where a dispatcher listens when nobody says otherwise.
 PORT = 8420
@@ -46,37 +46,32 @@ def serve(
             from tenure.postgres.migrate import migrate
 
             migrate(dsn)  # the embedded one is nobody else's to set up
-        uvloop.run(dispatcher(dsn, settings, host, port, upkeep=upkeep).run(said))
+        uvloop.run(dispatcher(dsn, settings, host, port, upkeep=upkeep).run(_announce))
 
 
 def dispatcher(dsn: str, settings: Settings, host: str, port: int, *, upkeep: bool) -> Dispatcher:
     """A dispatcher on this database, with upkeep beside it where that is wanted."""
     from tenure.http.serve import Dispatcher
 
-    def beside() -> list[Beside]:
-        return [lambda: _keep_up(dsn, settings)] if upkeep else []
-
-    return Dispatcher(dsn, settings, host=host, port=port, beside=beside)
+    return Dispatcher(dsn, settings, host=host, port=port, beside=[partial(_keep_up, dsn, settings)] if upkeep else ())
 
 
-def said(url: str, is_open: bool) -> None:
-    """Tell the person at the terminal where it is, and who may come in."""
-    print(f"the dispatcher is at {url}", file=sys.stderr)
-    if is_open:
-        print(
-            "no key exists: whoever is on this machine may do everything. Next: tenure keys create NAME --scope admin",
-            file=sys.stderr,
-        )
-    sys.stderr.flush()
+def where(url: str, is_open: bool) -> list[str]:
+    """What the person at the terminal is told: where it is, and who may come in."""
+    unguarded = (
+        "no key exists: whoever is on this machine may do everything. Next: tenure keys create NAME --scope admin"
+    )
+    return [f"the dispatcher is at {url}", *[unguarded] * is_open]
 
 
-def _keep_up(dsn: str, settings: Settings) -> Coroutine[Any, Any, None]:
+def _announce(url: str, is_open: bool) -> None:
+    print("\n".join(where(url, is_open)), file=sys.stderr, flush=True)
+
+
+async def _keep_up(dsn: str, settings: Settings) -> None:
     from tenure.cli.upkeep import CONNECTIONS
     from tenure.postgres.store import Store
     from tenure.upkeep import Keep, Upkeep
 
-    async def run() -> None:
-        async with Store.open(dsn, numbers=settings.numbers, connections=CONNECTIONS) as store:
-            await Upkeep(store, Keep(**settings.keep)).run()
-
-    return run()
+    async with Store.open(dsn, numbers=settings.numbers, connections=CONNECTIONS) as store:
+        await Upkeep(store, Keep(**settings.keep)).run()

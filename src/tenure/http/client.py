@@ -3,8 +3,9 @@
     worker, app ─▶ Remote ─▶ dispatcher ─▶ PostgreSQL
 
 One for each event loop. Whatever is said at the same time goes in one request. Every call may be repeated after its
-answer was lost: claims have their key; what a holder says has one made of its lease, so that a repeat is answered as
-before; successes have none, and the log tells; whoever makes jobs without a key is given one.
+answer was lost. A claim has its claim key. Starts, failures and the like have a key made of their lease, so that a
+repeat gets the first answer. Successes and what is handed back have none: the worker reads in the log whether the first
+one counted. A job that is made without a key is given one.
 """
 
 from __future__ import annotations

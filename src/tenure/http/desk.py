@@ -159,7 +159,8 @@ class Desk:
             for n in left:
                 by_key.setdefault(asked[n][1].key or n, n)
             turn = list(by_key.values())
-            left = [n for n in left if n not in set(turn)]
+            taken_on = set(turn)
+            left = [n for n in left if n not in taken_on]
             ids, claimers = [asked[n][0] for n in turn], [asked[n][1] for n in turn]
             try:
                 taken = await self.store.claim_each(contract, ids, claimers, skip_locked=True)
@@ -303,8 +304,9 @@ class Desk:
                 except BadInput as error:
                     if len(part) == 1:
                         answers[part[0]] = error
-                    for n in part if len(part) > 1 else ():  # one of them is at fault, and nothing was written
-                        answers |= zip([n], await send([said[n]]), strict=True)
+                        continue
+                    for n in part:  # one of them is at fault, and nothing was written
+                        (answers[n],) = await send([said[n]])
                 except TenureError as error:
                     answers |= dict.fromkeys(part, error)
             return [answers[n] for n in range(len(said))]

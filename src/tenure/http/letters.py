@@ -22,7 +22,7 @@ from tenure.http.asked import (
 )
 from tenure.http.refusals import Forbidden, ForeignTenant
 from tenure.http.shown import Json
-from tenure.intake import MAX_ID
+from tenure.intake import LENGTHS, MAX_ID
 from tenure.postgres.letters import Letter
 
 router = routes("dead letters")
@@ -35,8 +35,8 @@ _LETTER = responses(answers.Letter, refuses=(404, 409))
 )
 async def list_letters(
     request: Request,
-    contract: Annotated[str | None, Query(max_length=100)] = None,
-    tenant_id: Annotated[str | None, Query(max_length=100)] = None,
+    contract: Annotated[str | None, Query(max_length=LENGTHS["contract"])] = None,
+    tenant_id: Annotated[str | None, Query(max_length=LENGTHS["tenant_id"])] = None,
     status: Literal["open", "requeued", "discarded"] | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,

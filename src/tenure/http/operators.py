@@ -10,6 +10,7 @@ from tenure.http import answers, bodies, shown
 from tenure.http.answers import responses
 from tenure.http.asked import JobId, caller, desk, job_number, needs, repeat_key, routes
 from tenure.http.shown import Json
+from tenure.intake import LENGTHS
 
 router = routes("operators")
 _OPERATE = needs("operate")
@@ -79,7 +80,9 @@ async def contracts(request: Request) -> Json:
 @router.get("/api/v1/contracts/{name}", responses=responses(answers.Contract, body=False), openapi_extra=needs())
 async def contract(
     request: Request,
-    name: Annotated[str, Path(max_length=100, description="The contract's name.", examples=["standard"])],
+    name: Annotated[
+        str, Path(max_length=LENGTHS["contract"], description="The contract's name.", examples=["standard"])
+    ],
 ) -> Json:
     """One contract, as it is declared."""
     return Json(shown.declared(await desk(request).store.contract(name)))

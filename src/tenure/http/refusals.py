@@ -51,9 +51,15 @@ class TooSlow(TenureError):
 
 
 class NoSuchRoute(TenureError):
-    """Nothing is at this address, or not under this method."""
+    """Nothing is at this address."""
 
     code = "NOT_FOUND"
+
+
+class WrongMethod(NoSuchRoute):
+    """Something is at this address, under another method."""
+
+    code = "METHOD_NOT_ALLOWED"
 
 
 def status_of(error: TenureError) -> int:

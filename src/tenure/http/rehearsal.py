@@ -73,13 +73,14 @@ async def _taken(store: Store, number: int, actor: str) -> Job:
 async def _stands(store: Store, number: int) -> dict[str, Any]:
     """Where the job stands now, in the document's words."""
     seen = await store.look(number)
-    job, waits = seen.job, seen.job.role == "ready" and seen.job.due_at is not None
-    left = (job.due_at - seen.now).total_seconds() if waits and job.due_at else None
+    job = seen.job
+    due_at = job.due_at if job.role == "ready" else None
+    left = None if due_at is None else (due_at - seen.now).total_seconds()
     return {
         "job_id": str(job.id),
         "final_status": job.state,
         "retry_count": job.counter,
         "dlq_id": None if seen.letter is None else str(seen.letter.id),
         "retry_after_ms": None if left is None else max(0, round(left * 1_000)),
-        "retry_at": job.due_at if waits else None,
+        "retry_at": due_at,
     }

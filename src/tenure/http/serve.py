@@ -11,12 +11,13 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import uvicorn
 
-from tenure.errors import BadInput, CannotConnect
+from tenure.errors import BadInput, CannotConnect, TenureError
 from tenure.garbage import collect_seldom
 from tenure.http.callers import Keyring, is_loopback
 from tenure.http.desk import Desk
@@ -59,7 +60,7 @@ class Dispatcher:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        beside: Callable[[], list[Beside]] = list,
+        beside: Sequence[Beside] = (),
     ) -> None:
         self._dsn = dsn
         self._settings = settings
@@ -89,6 +90,36 @@ class Dispatcher:
         if self._stopping is not None:
             self._stopping.set()
 
+    @contextlib.contextmanager
+    def in_a_thread(self) -> Iterator[bool]:
+        """Serve in a thread for as long as the block lasts; whether anybody on this machine may come in."""
+        told, is_open, failed = threading.Event(), list[bool](), list[BaseException]()
+
+        def ready(_: str, who: bool) -> None:
+            is_open.append(who)
+            told.set()
+
+        def run() -> None:
+            try:
+                asyncio.run(self.run(ready, signals=False))
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                told.set()
+
+        thread = threading.Thread(target=run, name="tenure-dispatcher", daemon=True)
+        thread.start()
+        try:
+            told.wait()
+            if failed:
+                raise failed[0]
+            yield any(is_open)
+        finally:
+            self.stop()
+            thread.join(_DRAIN_S + _LAST_WORDS_S)
+            if thread.is_alive():
+                raise TenureError("the dispatcher was told to stop, and did not. Next: report it")
+
     async def run(
         self, ready: Callable[[str, bool], None] = lambda url, is_open: None, *, signals: bool = True
     ) -> None:
@@ -104,8 +135,10 @@ class Dispatcher:
             if store is not None:
                 if signals:  # the process is ours
                     collect_seldom()
-                async with contextlib.aclosing(_Closing(store)):
+                try:
                     await self._serve(store, self._stopping, ready)
+                finally:
+                    await store.close()
         finally:
             self._socket.close()
             if signals:
@@ -145,12 +178,13 @@ class Dispatcher:
             )
         )  # fmt: skip
         beside = [self._listen(desk)] if settings.wakeups else []
-        tasks = [asyncio.create_task(one) for one in (*beside, *map(_kept_up, self._beside()))]
+        tasks = [asyncio.create_task(one) for one in (*beside, *map(_kept_up, self._beside))]
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn has no event for it)
                 await asyncio.sleep(0.005)
-            ready(self.url, is_open)
+            if server.started:
+                ready(self.url, is_open)
             await asyncio.wait(
                 [serving, waiting := asyncio.create_task(stopping.wait())], return_when="FIRST_COMPLETED"
             )
@@ -182,17 +216,6 @@ async def _kept_up(begin: Beside) -> None:
         except Exception:
             _log.exception("what runs beside the dispatcher failed, and is begun again")
         await patience.wait()
-
-
-class _Closing:
-    """A store as something to close."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._store.close()
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -21,7 +21,7 @@ from tenure.http.asked import needs, routes
 from tenure.http.callers import Keyring
 from tenure.http.desk import Desk
 from tenure.http.guard import Named
-from tenure.http.refusals import NoSuchRoute, headers_of, status_of, told
+from tenure.http.refusals import NoSuchRoute, WrongMethod, headers_of, status_of, told
 from tenure.http.shown import Json
 from tenure.http.ways import Short
 from tenure.settings import MAX_BODY_BYTES
@@ -116,7 +116,7 @@ async def _ready(request: Request) -> Json:
 
 async def _refused(request: Request, error: Exception) -> Json:
     """A refusal in its envelope."""
-    known = error if isinstance(error, TenureError) else _named(error)
+    known = error if isinstance(error, TenureError) else _in_our_words(error)
     status = error.status_code if isinstance(error, HTTPException) else status_of(known)
     headers = {**headers_of(known), **(getattr(error, "headers", None) or {})}
     if status >= 500 and time.monotonic() >= getattr(request.app.state, "tells_at", 0.0):
@@ -133,14 +133,12 @@ async def _failed(request: Request, error: Exception) -> Json:
     return Json({"error": told(known), "trace_id": trace_id}, status_code=500)
 
 
-def _named(error: Exception) -> TenureError:
-    """The framework's own refusals, in our words."""
+def _in_our_words(error: Exception) -> TenureError:
+    """The framework's own refusals."""
     if isinstance(error, RequestValidationError):
         return BadInput("; ".join(_fault(fault) for fault in error.errors()[:5]) or "the request is wrong")
     if isinstance(error, HTTPException) and error.status_code == 405:
-        refused = NoSuchRoute("this address does not take that method. Next: see /openapi.json")
-        refused.reason_code = "METHOD_NOT_ALLOWED"  # type: ignore[attr-defined]
-        return refused
+        return WrongMethod("this address does not take that method. Next: see /openapi.json")
     return NoSuchRoute("nothing is at this address. Next: see /openapi.json")
 
 

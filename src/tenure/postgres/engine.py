@@ -29,7 +29,7 @@ from tenure.postgres.wake import Wakeups
 T = TypeVar("T")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 _DEADLOCK_TRIES = 5
-_RECONNECT_SEC = 0.5
+_RECONNECT_S = 0.5
 #: After somebody waited for a connection in vain, all are told so at once for so long.
 _AWAY_S = 0.3
 
@@ -67,7 +67,7 @@ class Engine:
             kwargs["prepare_threshold"] = None
         pool: Pool = AsyncConnectionPool(
             address, min_size=1, max_size=connections, open=False, timeout=patience_s, kwargs=kwargs,
-            reconnect_timeout=_RECONNECT_SEC, reconnect_failed=_try_again,
+            reconnect_timeout=_RECONNECT_S, reconnect_failed=_try_again,
         )  # fmt: skip
         await pool.open()
         engine = cls(pool, registry, behind_pooler=behind_pooler, wake=wake)
@@ -121,9 +121,8 @@ class Engine:
                         self._away_until = time.monotonic() + _AWAY_S
                         raise
             except ConnectionLost:
-                await asyncio.shield(
-                    self._pool.check()
-                )  # its neighbours were lost with it: each would cost a caller the same error
+                # Its neighbours were lost with it: each would cost a caller the same error.
+                await asyncio.shield(self._pool.check())
                 raise
             except psycopg.errors.LockNotAvailable as error:
                 raise Busy(None) from error
