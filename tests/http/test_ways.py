@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from tenure.http import claims, holding, jobs, letters, operators, rehearsal, tasks
 from tenure.http.callers import Keyring
 from tenure.http.desk import Desk
-from tenure.http.guard import Guarded, Named
+from tenure.http.guard import Guarded, RequestIds
 from tenure.http.server import application
 from tenure.http.ways import Short
 from tenure.postgres.store import Store
@@ -76,7 +76,7 @@ def test_what_workers_say_takes_the_short_way() -> None:
 
 async def test_both_ways_refuse_with_the_same_words(store: Store) -> None:
     app = application(Desk(store), Keyring(store, "tenure_admin"), max_body_bytes=500_000)
-    framework = Named(FastAPI.build_middleware_stack(app))
+    framework = RequestIds(FastAPI.build_middleware_stack(app))
 
     async def long(scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = app

@@ -35,6 +35,8 @@ class Caller:
     scopes: frozenset[str]
     tenant: str | None = None
     person: str | None = None
+    #: Without any key, whoever is on this machine is taken at their word.
+    says_who: bool = False
 
     @property
     def actor(self) -> str:
@@ -65,7 +67,7 @@ class Caller:
             )
 
 
-_LOOPBACK = Caller("loopback", _EVERYTHING)
+_LOOPBACK = Caller("loopback", _EVERYTHING, says_who=True)
 _ADMIN = Caller("TENURE_ADMIN_KEY", _EVERYTHING)
 
 

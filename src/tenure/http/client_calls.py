@@ -37,7 +37,7 @@ _LARGEST, _HEAVIEST = 1_000, 1_000_000
 _TRIES = 6
 #: Before a byte of the request was sent.
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
-_AWAY: Final = (CannotConnect, Unavailable, ConnectionLost)
+_TOLD_AS_THEY_ARE: Final = (CannotConnect, Unavailable, ConnectionLost)
 
 
 class Calls:
@@ -161,7 +161,7 @@ class Calls:
         if status == 408:  # the request did not arrive
             return CannotConnect(f"the dispatcher at {self.url} did not hear all of it: {message}")
         error = retold(code, message, about, invalid=self.invalid)
-        if status < 500 or (status == 503 and isinstance(error, _AWAY)):
+        if status < 500 or (status == 503 and isinstance(error, _TOLD_AS_THEY_ARE)):
             return error
         return self._lost(f"answered {status} {code}: {message}")
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -23,6 +25,7 @@ from tenure.errors import BadInput, PayloadTooLarge
 from tenure.http.callers import Keyring
 from tenure.http.refusals import TooSlow
 
+_log = logging.getLogger("tenure.http")
 #: A body must be here after so many seconds.
 _BODY_S = 30.0
 _NAMED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -129,7 +132,7 @@ def _no_number(text: str) -> Any:
     raise ValueError(f"{text} is not a number in JSON")
 
 
-class Named:
+class RequestIds:
     """Gives every answer the ids of its request and trace: those that came with it, else new ones."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -141,25 +144,46 @@ class Named:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope)
-        request_id, trace_id = _sane(given.get("x-request-id")) or _new_id(), _trace(given)
-        scope.setdefault("state", {}).update(request_id=request_id, trace_id=trace_id)
+        came = _trace(given)
+        request_id, trace_id = _sane(given.get("x-request-id")) or _new_id(), came or _new_id()
+        state: dict[str, Any] = scope.setdefault("state", {})
+        state.update(request_id=request_id, trace_id=trace_id, came_with_trace=came is not None)
         names = [(b"x-request-id", request_id.encode()), (b"x-trace-id", trace_id.encode())]
+        tells = _log.isEnabledFor(logging.DEBUG)
+        began = time.perf_counter() if tells else 0.0
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *names]
+                if tells:
+                    _tell(scope, message["status"], time.perf_counter() - began)
             await send(message)
 
         await self._app(scope, receive, named)
+
+
+def _tell(scope: Scope, status: int, took_s: float) -> None:
+    """One line for a request that is answered."""
+    state = scope["state"]
+    who = getattr(state.get("caller"), "name", "nobody")
+    _log.debug(
+        "%s %r %d in %.1f ms, %s, trace %s",
+        scope["method"],
+        scope["path"],
+        status,
+        1_000 * took_s,
+        who,
+        state["trace_id"],
+    )
 
 
 def _sane(given: str | None) -> str | None:
     return given if given is not None and _NAMED.fullmatch(given) else None
 
 
-def _trace(given: Headers) -> str:
+def _trace(given: Headers) -> str | None:
     found = _TRACEPARENT.fullmatch(given.get("traceparent", ""))
-    return found[1] if found else _sane(given.get("x-trace-id")) or _new_id()
+    return found[1] if found else _sane(given.get("x-trace-id"))
 
 
 def _new_id() -> str:

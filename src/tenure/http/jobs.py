@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -14,6 +14,7 @@ from tenure.http.answers import responses
 from tenure.http.asked import Cursor, JobId, Limit, caller, cursor_number, desk, job_number, needs, repeat_key, routes
 from tenure.http.refusals import told
 from tenure.http.shown import Json, Quick
+from tenure.job import NewJob
 from tenure.outcome import Enqueued
 from tenure.search import parse
 
@@ -30,7 +31,7 @@ _READERS = ("enqueue", "work", "operate")
 async def enqueue(request: Request, body: bodies.Enqueue) -> Json:
     """Make a job. With an idempotency key, at most once: the same key and body again get the same job (200)."""
     who, at = caller(request), desk(request)
-    job = body.job(who.of(body.tenant_id), repeat_key(request, body.idempotency_key))
+    job = _traced(request, body.job(who.of(body.tenant_id), repeat_key(request, body.idempotency_key)))
     made = await at.enqueue(job, who)
     state = (await at.store.contract(job.contract)).initial
     if not made.made and (found := await at.store.jobs([made.job_id])):
@@ -49,10 +50,17 @@ async def enqueue_many(request: Request, body: bodies.EnqueueMany) -> Json:
     contracts = await at.contracts(one.contract for one in body.jobs)
 
     def make(one: bodies.Enqueue) -> asyncio.Future[Enqueued]:
-        return at.make(one.job(who.of(one.tenant_id), one.idempotency_key), contracts[one.contract], who)
+        job = _traced(request, one.job(who.of(one.tenant_id), one.idempotency_key))
+        return at.make(job, contracts[one.contract], who)
 
     made = await at.each(body.jobs, make)
     return Quick({"jobs": [_made(one) for one in made]})
+
+
+def _traced(request: Request, job: NewJob) -> NewJob:
+    """A job that has the trace of its request, where that came with one and the job has none of its own."""
+    state = request.state
+    return replace(job, trace_id=state.trace_id) if state.came_with_trace and job.trace_id is None else job
 
 
 def _made(one: Enqueued | TenureError) -> dict[str, Any]:

@@ -105,8 +105,13 @@ async def _found(request: Request, letter_id: str) -> Letter:
 
 
 def _person(request: Request, given: str | None) -> str:
-    """Who decides: the person whose key it is. A key that names nobody lets the caller say who they are."""
+    """Who decides: the person whose key it is. Only where there are no keys at all may the caller say who they are."""
     who = caller(request)
+    if who.person is None and not who.says_who:
+        raise Forbidden(
+            f"people decide this, and {who.name} names nobody. "
+            "Next: tenure keys create NAME --scope approve --person NAME"
+        )
     if who.person is None:
         if given is None:
             raise BadInput("say who decides, as person. Next: or use a key that names a person")

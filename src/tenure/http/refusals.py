@@ -18,12 +18,13 @@ from tenure.errors import (
     TenureError,
     Unavailable,
 )
+from tenure.http.hints import routed
 from tenure.rendered import refusal
 
 #: Seconds after which a client may ask again while the database is away.
 RETRY_AFTER_S = 2
 _NOT_FOUND = frozenset({"DLQ_ITEM_NOT_FOUND", "NOT_FOUND"})
-_AWAY = (CannotConnect, ConnectionLost, Unavailable, SchemaError)
+_TOLD_AS_503 = (CannotConnect, ConnectionLost, Unavailable, SchemaError)
 
 
 class Unauthorised(TenureError):
@@ -78,7 +79,7 @@ def status_of(error: TenureError) -> int:
         return 404
     if isinstance(error, Refused):
         return 409
-    return 503 if isinstance(error, _AWAY) else 500
+    return 503 if isinstance(error, _TOLD_AS_503) else 500
 
 
 def told(error: TenureError) -> dict[str, Any]:
@@ -88,8 +89,8 @@ def told(error: TenureError) -> dict[str, Any]:
     return {
         "code": code,
         "message": said.rstrip(". "),
-        "retryable": isinstance(error, (Busy, NotDue, TooSlow, *_AWAY)),
-        "hint": hint or None,
+        "retryable": isinstance(error, (Busy, NotDue, TooSlow, *_TOLD_AS_503)),
+        "hint": routed(hint) or None,
     }
 
 
@@ -97,4 +98,4 @@ def headers_of(error: TenureError) -> Mapping[str, str]:
     """What a refusal adds to the headers of its answer."""
     if isinstance(error, Unauthorised):
         return {"WWW-Authenticate": "Bearer"}
-    return {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, _AWAY) else {}
+    return {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, _TOLD_AS_503) else {}

@@ -174,7 +174,7 @@ class Dispatcher:
         self._server = server = _Server(
             uvicorn.Config(
                 app, http=Wire, ws="none", lifespan="off", access_log=False, log_config=None,
-                timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False, log_level="warning",
+                timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False, log_level="error",
             )
         )  # fmt: skip
         beside = [self._listen(desk)] if settings.wakeups else []

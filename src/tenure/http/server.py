@@ -20,7 +20,7 @@ from tenure.http import claims, holding, jobs, letters, operators, rehearsal, ta
 from tenure.http.asked import needs, routes
 from tenure.http.callers import Keyring
 from tenure.http.desk import Desk
-from tenure.http.guard import Named
+from tenure.http.guard import RequestIds
 from tenure.http.refusals import NoSuchRoute, WrongMethod, headers_of, status_of, told
 from tenure.http.shown import Json
 from tenure.http.ways import Short
@@ -44,7 +44,7 @@ class _Application(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         """The framework's own, behind the short way."""
-        return Named(Short(super().build_middleware_stack(), _routes(), refused=_refused, failed=_failed))
+        return RequestIds(Short(super().build_middleware_stack(), _routes(), refused=_refused, failed=_failed))
 
 
 def _routes() -> Iterator[BaseRoute]:

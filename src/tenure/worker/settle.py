@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 #: So many tries, some seconds, are nobody's business.
 _WORTH_SAYING = 5
-_AWAY = (ConnectionLost, CannotConnect, Unavailable, Busy)
+_ASK_AGAIN = (ConnectionLost, CannotConnect, Unavailable, Busy)
 Became = Moved | Decision | Refused
 #: What a holder says last of a job.
 _LAST_WORDS = ("succeed", "retry", "exhaust", "fatal", "snooze", "cancel", "dead_letter", "compensation_failed")
@@ -45,7 +45,7 @@ async def insisting(say: Callable[[], Awaitable[T]], *about: Running) -> T:
     while True:
         try:
             return await say()
-        except _AWAY as error:
+        except _ASK_AGAIN as error:
             if isinstance(error, NotPermitted):
                 raise
             for running in about:

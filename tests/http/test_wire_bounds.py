@@ -1,0 +1,108 @@
+"""What the parser would let through: offers of other protocols, trailers without end, answers that nobody takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import suppress
+
+import pytest
+
+from tenure.http import wire
+from tests.http.conftest import Caller
+from tests.http.test_wire import answer, connected, is_closed, request
+
+_JSON = "Content-Type: application/json"
+_OFFER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
+_BODY = json.dumps({"type": "t"}).encode()
+
+
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one_with_its_body(url: str, http: Caller) -> None:
+    with connected(url) as client:
+        client.sendall(request("/api/v1/jobs", _JSON, f"Content-Length: {len(_BODY)}", *_OFFER, method="POST"))
+        time.sleep(0.1)  # the body comes in a segment of its own, and is no request
+        client.sendall(_BODY + request("/healthz"))
+        status, _, told = answer(client)
+        assert (status, told["made"]) == (201, True)
+        assert answer(client)[0] == 200
+    assert len(http.get("/api/v1/jobs")["jobs"]) == 1
+
+
+def test_a_body_that_looks_like_a_request_is_a_body(url: str) -> None:
+    inside = request("/healthz")
+    with connected(url) as client:
+        head = request("/api/v1/jobs", _JSON, f"Content-Length: {len(inside)}", *_OFFER, method="POST")
+        client.sendall(head + inside)
+        assert answer(client)[0] == 422
+        client.sendall(request("/api/v1/nowhere"))
+        assert answer(client)[0] == 404  # and not what the body asked for
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_curl_that_would_like_http_2_makes_its_job(url: str) -> None:
+    command = ["curl", "-s", "--http2", f"{url}/api/v1/jobs", "-H", _JSON, "-d", _BODY.decode()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert json.loads(done.stdout)["made"] is True, done
+
+
+def test_who_takes_it_for_a_proxy_is_refused(url: str) -> None:
+    with connected(url) as client:
+        client.sendall(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org\r\n\r\n")
+        assert answer(client)[0] == 400
+
+
+def chunked(url: str, body: bytes, trailers: bytes) -> bytes:
+    """A request whose body comes in chunks of one byte, with these lines behind it."""
+    head = request("/api/v1/jobs", _JSON, "Transfer-Encoding: chunked", method="POST")
+    return head + b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n" + trailers
+
+
+def test_what_stands_behind_a_body_is_no_header(url: str) -> None:
+    with connected(url) as client:
+        client.sendall(chunked(url, _BODY, b"X-Request-Id: from-behind\r\n\r\n"))
+        status, headers, _ = answer(client)
+    assert status == 201
+    assert headers["x-request-id"] != "from-behind"
+
+
+@pytest.mark.parametrize("line", [b"X: y\r\n", b"x"])
+def test_trailers_without_end_are_cut_off(url: str, line: bytes) -> None:
+    sent = 0
+    with connected(url) as client:
+        client.sendall(chunked(url, _BODY, b"" if line.endswith(b"\n") else b"X: "))
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while sent < 50_000_000:
+                client.sendall(line * (65_536 // len(line)))
+                sent += 65_536
+    assert sent < 20_000_000  # what the sockets hold
+
+
+def test_an_answer_that_nobody_takes_is_given_up(url: str, http: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "UNREAD_S", 0.2)
+    for _ in range(12):
+        http.enqueued(payload={"text": "x" * 1_000_000})
+    body = json.dumps({"worker_id": "w", "limit": 12}).encode()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.settimeout(20)
+        host, _, port = url.removeprefix("http://").partition(":")
+        client.connect((host, int(port)))
+        client.sendall(request("/api/v1/claims", _JSON, f"Content-Length: {len(body)}", method="POST", body=body))
+        time.sleep(2)  # it takes nothing
+        heard = 0
+        with suppress(ConnectionResetError):
+            while part := client.recv(1_000_000):
+                heard += len(part)
+    assert heard < 12_000_000
+
+
+def test_an_empty_line_keeps_no_connection(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "REQUEST_S", 0.3)
+    with connected(url) as client:
+        client.sendall(request("/healthz"))
+        assert answer(client)[0] == 200
+        client.sendall(b"\r\n")
+        assert is_closed(client, 5)
