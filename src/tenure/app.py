@@ -11,6 +11,7 @@ everything goes through that dispatcher, and no database is needed here, nor its
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tenure.reach import Way
     from tenure.worker import Worker
 
+_log = logging.getLogger("tenure")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -222,7 +224,7 @@ class App:
             local = await self._reach.open()
             try:
                 await local.may_work()
-                await self.declare_types(local)
+                await self.declare_types(local, warn=True)
             except BaseException:
                 await local.close()
                 raise
@@ -261,11 +263,16 @@ class App:
         """The address of the database; starts the embedded one where there is no other."""
         return self._reach.url()
 
-    async def declare_types(self, local: Way) -> None:
+    async def declare_types(self, local: Way, *, warn: bool = False) -> None:
         """Tell the database what this application's tasks want otherwise than their contracts."""
         fresh = [task.type for task in self.tasks.values() if task.type and task.type not in self._declared]
         if fresh:
-            await local.declare(fresh)
+            if not await local.declare(fresh) and warn:
+                _log.warning(
+                    "this key may not declare what %s want otherwise than their contract, whose numbers hold. "
+                    "Next: run a worker whose key has the scope work and is bound to no tenant",
+                    ", ".join(one.type for one in fresh),
+                )
             self._declared.update(fresh)
 
     async def _local(self) -> Way:

@@ -25,13 +25,15 @@ MAX_DELAY_MS = 10 * 366 * 86_400_000
 #: How long the names may be that a caller gives.
 LENGTHS: Mapping[str, int] = {
     "type": 200, "queue": 100, "tenant_id": 100, "key": 255, "trace_id": 200, "correlation_id": 200, "worker": 200,
-    "created_by": 200, "state": 40, "contract": 40, "key name": 200,
+    "created_by": 200, "state": 40, "contract": 40, "key name": 190,
     "actor": 200, "reason": 1000, "person": 200, "node": 200, "reason_code": 100,
 }  # fmt: skip
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _PLAIN = (str, int, float, bool, type(None))
 _SPAN = re.compile(r"([0-9]{1,12})\s*(s|m|h|d)")
+#: The exponents of numbers; texts are stepped over.
+_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|e[+-]([0-9]+)')
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -73,6 +75,8 @@ def document(kind: str, value: Any, max_bytes: int = MAX_BYTES) -> str:
         raise BadInput(f"{kind} is nested deeper than {MAX_DEPTH} levels; flatten it") from None
     except (TypeError, ValueError) as error:
         raise BadInput(f"{kind} is not JSON: {error}") from None
+    if "e+" in text or "e-" in text:
+        size += _unfolded(text)
     if size > max_bytes:
         raise PayloadTooLarge(
             f"{kind} has {size} bytes; at most {max_bytes} are allowed. Store it elsewhere and send a reference"
@@ -82,6 +86,11 @@ def document(kind: str, value: Any, max_bytes: int = MAX_BYTES) -> str:
     if isinstance(value, (dict, list, tuple)):
         _walk(kind, value)
     return text
+
+
+def _unfolded(text: str) -> int:
+    """How many digits PostgreSQL will write more than there are: it keeps 1e300 as a one and three hundred zeros."""
+    return sum(int(exponent) for exponent in _EXPONENT.findall(text) if exponent)
 
 
 def whole(kind: str, value: Any, low: int, high: int) -> int:

@@ -19,6 +19,8 @@ from tenure.errors import BadInput
 #: What a key may be for. Make jobs; claim and finish them; look and operate; agree to discards; all of this.
 SCOPES: Final = ("enqueue", "work", "operate", "approve", "admin")
 PREFIX: Final = "tenure_"
+#: Every key has so many characters.
+LENGTH: Final = len(PREFIX) + 43
 _SHOWN = len(PREFIX) + 4
 _LEAST_MS = 1_000
 

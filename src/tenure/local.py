@@ -79,9 +79,10 @@ class Local:
     async def may_work(self) -> None:
         """Who has the database may work."""
 
-    async def declare(self, types: Sequence[JobType]) -> None:
-        """Keep what types of jobs want otherwise than their contracts."""
+    async def declare(self, types: Sequence[JobType]) -> bool:
+        """Keep what types of jobs want otherwise than their contracts; who has the database may."""
         await self.store.types.declare(types)
+        return True
 
     async def listen(self, heard: Callable[[str, str], None]) -> None:
         """Hear wake-ups until cancelled."""
@@ -121,8 +122,11 @@ class Local:
     async def strangers(
         self, contracts: Sequence[str], queues: Sequence[str], known: Sequence[str], *, worker: str
     ) -> list[tuple[int, str]]:
-        """Due jobs of types that are not known here, id and type; those that waited an hour for somebody are ended."""
-        found = await self.store.strangers(contracts, queues, known)
+        """Due jobs of types that are not known here, id and type, and that nobody works on.
+
+        Those that waited an hour for somebody are ended.
+        """
+        found = [one for one in await self.store.strangers(contracts, queues, known) if not one.is_known]
         for one in found:
             if one.waited_s > WAITS_S:
                 await self._end_stranger(one.id, one.type, one.contract, worker)
@@ -155,7 +159,7 @@ class Local:
 
     async def hand_back(self, held: Sequence[Held], delay_ms: int, reason: str | None) -> list[Moved | Noted | Refused]:
         """Give jobs back unfinished, each its contract's way."""
-        return await self.store.hand_back_many(held, delay_ms, reason=reason)
+        return await self.store.hand_back_many(held, [delay_ms] * len(held), [reason] * len(held))
 
     async def cancelled(self, held: Held, reason: str | None) -> Moved:
         """End a job as cancelled."""

@@ -116,10 +116,10 @@ async def test_a_batch_over_all_contracts_is_repeated_whole(store: Store, db: Ha
 async def test_snoozes_and_hand_backs_in_batches_are_repeated_by_their_keys(store: Store, db: Harness) -> None:
     held = await several(store, "standard", 4)
     snoozed = await store.snooze_many(held[:2], [1_000, 2_000], keys=["a", "b"])
-    back = await store.hand_back_many(held[2:], 3_000, keys=["a", "b"])
+    back = await store.hand_back_many(held[2:], [3_000] * 2, keys=["a", "b"])
     before = everything(db)
     assert await store.snooze_many(held[:2], [1_000, 2_000], keys=["a", "b"]) == snoozed
-    assert await store.hand_back_many(held[2:], 3_000, keys=["a", "b"]) == back
+    assert await store.hand_back_many(held[2:], [3_000] * 2, keys=["a", "b"]) == back
     swapped = await store.snooze_many(held[:2], [2_000, 1_000], keys=["a", "b"])
     assert [type(one) for one in swapped] == [IdempotencyConflict] * 2
     assert everything(db) == before

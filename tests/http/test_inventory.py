@@ -28,7 +28,7 @@ class Keyed:
     def __init__(self, url: str, keys: dict[str, str]) -> None:
         self.url, self.keys = url, keys
         self.client = httpx2.Client(base_url=url, timeout=30)
-        self.admin = Caller(httpx2.Client(base_url=url, timeout=30, headers=bearer(ADMIN)))
+        self.admin = Caller(httpx2.Client(base_url=url, timeout=30, headers=bearer(keys["an admin of flesh"])))
 
     def ask(self, route: Route, key: str | None, path: str | None = None, **request: Any) -> httpx2.Response:
         """A request with the key of this name, about nothing in particular where no path is given."""
@@ -49,6 +49,7 @@ async def _made(dsn: str) -> dict[str, str]:
             (scope, (scope,), None, "Ann" if scope == "approve" else None) for scope in SCOPES
         ]
         wanted += [("tenant a", SCOPES[:4], "a", "Cleo"), ("tenant b", SCOPES[:4], "b", "Ben")]
+        wanted += [("an admin of flesh", ("admin",), None, "Ann")]
         wanted += [("revoked", ("admin",), None, None), ("expired", ("admin",), None, None)]
         keys = {}
         for name, scopes, tenant, person in wanted:

@@ -38,7 +38,7 @@ MUTANTS = (
         "packed-payloads-weigh-little",
         "What is stored packed counts for what it takes on disk",
         _CLAIM,
-        "else 8 * size end",
+        "else 16 * size end",
         "else size end",
         ("postgres/test_heavy_claims.py::test_what_is_stored_packed_counts_for_what_it_may_unpack_to",),
     ),

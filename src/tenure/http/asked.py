@@ -62,9 +62,19 @@ def cursor_number(cursor: str | None) -> int | None:
 def repeat_key(request: Request, given: str | None) -> str | None:
     """The key under which a call can be repeated, from the body or from the header of that name."""
     header = request.headers.get("idempotency-key")
-    if header is None or given in (None, header):
-        return header or given
-    raise BadInput("the body and the Idempotency-Key header name different keys. Next: give one of them")
+    if header is None:
+        return given
+    if not header.strip():
+        raise BadInput("the Idempotency-Key header is empty. Next: give a key, or leave it out")
+    if given not in (None, header):
+        raise BadInput("the body and the Idempotency-Key header name different keys. Next: give one of them")
+    return header
+
+
+def must_have_no_key(request: Request, instead: str) -> None:
+    """Refuse a key in the header where it would do nothing, and somebody would count on it."""
+    if "idempotency-key" in request.headers:
+        raise BadInput(f"the Idempotency-Key header is not heeded here. Next: {instead}")
 
 
 def needs(*scopes: str) -> dict[str, list[str]]:

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from tenure.http.refusals import Forbidden, ForeignTenant, Unauthorised
-from tenure.key import PREFIX, SCOPES, digest
+from tenure.key import LENGTH, PREFIX, SCOPES, digest
 
 if TYPE_CHECKING:
     from tenure.postgres.store import Store
 
 #: A key that was looked up is believed for so long: a revoked one works that much longer.
 _BELIEVED_S = 2.0
-#: So many keys are remembered; whoever tries others must not fill the memory.
-_REMEMBERED = 10_000
+#: So many keys are remembered, and so many that are none; whoever tries others must not fill the memory.
+_REMEMBERED, _REFUSED = 10_000, 1_000
+#: So many are looked up at once; whoever tries others must not take all connections.
+_LOOKED_UP = 3
 _EVERYTHING = frozenset(SCOPES)
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s]+)(?::[0-9]{1,5})?", re.IGNORECASE)
 
@@ -77,7 +79,11 @@ class Keyring:
     def __init__(self, store: Store, admin_key: str | None = None) -> None:
         self._store = store
         self._admin = None if admin_key is None else digest(admin_key)
-        self._known: dict[bytes, tuple[float, asyncio.Task[Caller | None]]] = {}
+        self._known: dict[bytes, tuple[float, Caller]] = {}
+        #: Until when a text is no key. Apart, so that nobody who tries texts makes us forget keys.
+        self._refused: dict[bytes, float] = {}
+        self._looking: dict[bytes, asyncio.Task[Caller | None]] = {}
+        self._turns = asyncio.Semaphore(_LOOKED_UP)
         self._keyless_until = 0.0
         self._has_keys = admin_key is not None
 
@@ -98,31 +104,45 @@ class Keyring:
         kind, _, secret = given.partition(" ")
         if kind.lower() != "bearer" or not secret.strip():
             raise Unauthorised("the Authorization header holds no bearer key. Next: send it as Bearer tenure_…")
-        found = await self._found(digest(secret.strip()), secret.strip().startswith(PREFIX))
+        text = secret.strip()
+        found = await self._found(digest(text), is_ours=len(text) == LENGTH and text.startswith(PREFIX))
         if found is None:
             raise Unauthorised("this key is unknown, revoked or expired. Next: tenure keys list")
         return found
 
-    async def _found(self, hashed: bytes, is_ours: bool) -> Caller | None:
+    async def _found(self, hashed: bytes, *, is_ours: bool) -> Caller | None:
         if self._admin is not None and hmac.compare_digest(hashed, self._admin):
             return _ADMIN
         if not is_ours:
             return None
         now = time.monotonic()
-        until, looking = self._known.get(hashed, (0.0, None))
-        if looking is None or now >= until or (looking.done() and looking.exception()):
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            looking = asyncio.create_task(self._look(hashed))
-            self._known[hashed] = (now + _BELIEVED_S, looking)
+        until, known = self._known.get(hashed, (0.0, None))
+        if now < until:
+            return known
+        if now < self._refused.get(hashed, 0.0):
+            return None
+        looking = self._looking.get(hashed)
+        if looking is None:
+            looking = self._looking[hashed] = asyncio.create_task(self._look(hashed))
+            looking.add_done_callback(lambda _: self._looking.pop(hashed))
         return await asyncio.shield(looking)  # others wait for the same answer
 
     async def _look(self, hashed: bytes) -> Caller | None:
-        found = await self._store.keys.find(hashed)
+        async with self._turns:
+            found = await self._store.keys.find(hashed)
+        until = time.monotonic() + _BELIEVED_S
         if found is None or not found.live:
+            self._known.pop(hashed, None)
+            if len(self._refused) >= _REFUSED:
+                self._refused.clear()
+            self._refused[hashed] = until
             return None
         key = found.key
-        return Caller(f"key {key.name}", frozenset(key.scopes), key.tenant_id, key.person)
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        caller = Caller(f"key {key.name}", frozenset(key.scopes), key.tenant_id, key.person)
+        self._known[hashed] = (until, caller)
+        return caller
 
 
 def _from_here(request: Request) -> Caller:
@@ -131,7 +151,7 @@ def _from_here(request: Request) -> Caller:
     if client is not None and not is_loopback(client.host):
         raise Unauthorised("without keys this dispatcher serves its own machine alone. Next: tenure keys create")
     host, origin = request.headers.get("host"), request.headers.get("origin")
-    if host is not None and not is_loopback(_named(host)):
+    if host is not None and not is_loopback(_host_name(host)):
         raise Forbidden(
             f"without keys this dispatcher answers to localhost alone, not to {host[:200]!r}. Next: tenure keys create"
         )
@@ -143,7 +163,7 @@ def _from_here(request: Request) -> Caller:
     return _LOOPBACK
 
 
-def _named(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name in a Host header, without its port; nothing where it is not one."""
     found = _HOST.fullmatch(host)
     return found[1].strip("[]").lower() if found else ""

@@ -12,7 +12,7 @@ from tenure import intake
 from tenure.errors import TenureError
 from tenure.http import answers, bodies, shown
 from tenure.http.answers import responses
-from tenure.http.asked import caller, desk, needs, routes
+from tenure.http.asked import caller, desk, must_have_no_key, needs, routes
 from tenure.http.bodies import LONGEST_WAIT_S
 from tenure.http.lines import Which
 from tenure.http.shown import Json, Quick
@@ -28,6 +28,7 @@ _WORK = needs("work")
 @router.post("/api/v1/claims", responses=responses(answers.Claims, refuses=(409,)), openapi_extra=_WORK)
 async def claim(request: Request, body: bodies.Claim) -> Json:
     """Take due jobs under a lease. `wait_seconds`: wait for some; `claim_key`: ask again after a lost answer."""
+    must_have_no_key(request, "give a claim_key")
     at, who = desk(request), caller(request)
     contract = await at.store.contract(body.contract)
     _names("type", body.types or ())
@@ -93,6 +94,7 @@ async def wakeups(
     """What was heard since the cursor: where there may be jobs, and which jobs something was done to."""
     at = desk(request)
     heard = await at.bell.since(after, wait_seconds)
+    await request.app.state.keyring.caller(request)  # whose key was revoked meanwhile hears nothing
     cursor = at.bell.cursor
     told = dict.fromkeys(word for one in heard if (word := _may_hear(request, *one)))
     return Json({"wakeups": [{"contract": contract, "queue": queue} for contract, queue in told], "cursor": cursor})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC
@@ -42,7 +41,6 @@ from tenure.outcome import Effect, Enqueued, Moved, Noted
 from tenure.queue import Decision
 from tenure.versions import from_description
 
-_log = logging.getLogger("tenure")
 T = TypeVar("T")
 
 _text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -121,16 +119,16 @@ class Remote:
         with contextlib.suppress(CannotConnect, ConnectionLost):  # it will be back, and is asked all the time
             await self.due([], ["default"])
 
-    async def declare(self, types: Sequence[JobType]) -> None:
-        """Tell the dispatcher what types of jobs want otherwise than their contracts, if this key may."""
+    async def declare(self, types: Sequence[JobType]) -> bool:
+        """Tell the dispatcher what types of jobs want otherwise than their contracts; whether this key may."""
         body = _text({"types": [asdict(one) for one in types]})
         try:
             await surely(lambda: self._calls.ask("PUT", "/api/v1/types", body))
         except NotPermitted as error:
             if error.reason_code == "AUTH_REQUIRED":
                 raise
-            names = ", ".join(one.type for one in types)
-            _log.warning("what %s want otherwise than their contracts is not told to the dispatcher: %s", names, error)
+            return False
+        return True
 
     async def listen(self, heard: Callable[[str, str], None]) -> None:
         """Hear wake-ups until cancelled."""

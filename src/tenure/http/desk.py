@@ -20,7 +20,7 @@ from tenure.http.callers import Caller
 from tenure.http.lines import Bell, Which
 from tenure.http.refusals import ForeignTenant, status_of
 from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Enqueued, Moved, Noted
+from tenure.outcome import Enqueued, Moved
 from tenure.postgres.claiming import Claimer
 from tenure.postgres.store import Store
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 _REMEMBERED = 100_000
 #: A caller's enqueues go together; so many callers are remembered.
 _CALLERS = 1_000
+#: A job whose row is locked is asked for again after these times: somebody is moving it, and is quick about it.
+_PAUSES_S = (0.01, 0.03, 0.1, 0.2, 0.4)
 #: What the gate calls it.
 _TRIGGERS = {"cancelled": "cancel"}
 
@@ -66,6 +68,8 @@ class Desk:
         self._making: dict[tuple[str, bool], Coalescer[NewJob, Enqueued]] = {}
         self._patient = asyncio.Semaphore(2)
         self._named: dict[str, Coalescer[tuple[int, Claimer], Job]] = {}
+        #: What was said last of a job, as long as it is not answered.
+        self._words: dict[int, asyncio.Future[Any]] = {}
         self._said: dict[str, Coalescer[Said, Any]] = {
             verb: Coalescer(self._grouped(say)) for verb, say in self._verbs().items()
         }
@@ -208,7 +212,26 @@ class Desk:
         for kind, text in (("key", said.key), ("reason", said.reason)):
             if text is not None:
                 intake.name(kind, text)
-        return self._said[verb].ask(said)
+        job_id = said.held.id
+        before = self._words.get(job_id)
+        word = self._said[verb].ask(said) if before is None else asyncio.create_task(self._after(before, verb, said))
+        self._words[job_id] = word
+        word.add_done_callback(lambda word: self._words.pop(job_id) if self._words.get(job_id) is word else None)
+        return word
+
+    async def _after(self, before: asyncio.Future[Any], verb: str, said: Said) -> Any:
+        """Words of one job go one after the other: together they would be so many statements, for which all wait."""
+        await asyncio.wait([before])
+        return await self._said[verb].ask(said)
+
+    async def patiently(self, say: Callable[[], Awaitable[T]]) -> T:
+        """Say something of one job; while somebody else is moving it, again, some times."""
+        for pause in _PAUSES_S:
+            try:
+                return await say()
+            except Busy:
+                await asyncio.sleep(pause)
+        return await say()
 
     async def report(self, verb: str, said: Said, events: Sequence[Any]) -> Moved:
         """End a job that is held, with the events that its holder reports: both, or neither."""
@@ -253,35 +276,11 @@ class Desk:
             ),
             "snooze": lambda said, keys: store.snooze_many(_held(said), [one.delay_ms for one in said], keys=keys),
             "heartbeat": lambda said, _: store.heartbeat_many(_held(said)),
-            "hand-back": self._hand_back,
-            "cancelled": self._cancelled,
+            "hand-back": lambda said, keys: store.hand_back_many(
+                _held(said), [one.delay_ms for one in said], [one.reason for one in said], keys=keys
+            ),
+            "cancelled": lambda said, keys: store.cancelled_many(_held(said), [one.reason for one in said], keys=keys),
         }
-
-    async def _hand_back(self, said: Sequence[Said], keys: Any) -> Sequence[Moved | Noted | TenureError]:
-        """Those that are handed back for the same time and reason go together."""
-        answers: dict[int, Moved | Noted | TenureError] = {}
-        alike: dict[tuple[int, str | None], list[int]] = {}
-        for n, one in enumerate(said):
-            alike.setdefault((one.delay_ms, one.reason), []).append(n)
-        for (delay_ms, reason), part in alike.items():
-            which = None if keys is None else [keys[n] for n in part]
-            held = [said[n].held for n in part]
-            try:
-                answers |= zip(
-                    part, await self.store.hand_back_many(held, delay_ms, reason=reason, keys=which), strict=True
-                )
-            except TenureError as error:
-                answers |= dict.fromkeys(part, error)
-        return [answers[n] for n in range(len(said))]
-
-    async def _cancelled(self, said: Sequence[Said], _: Any) -> Sequence[Moved | TenureError]:
-        answers: list[Moved | TenureError] = []
-        for one in said:
-            try:
-                answers.append(await self.store.cancelled(one.held, one.reason, key=one.key))
-            except (Refused, BadInput) as refused:
-                answers.append(refused)
-        return answers
 
     @staticmethod
     def _grouped(

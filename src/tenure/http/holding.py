@@ -11,7 +11,7 @@ from fastapi import Request
 from tenure.errors import BadInput
 from tenure.http import answers, bodies, shown
 from tenure.http.answers import responses
-from tenure.http.asked import JobId, caller, desk, job_number, job_numbers, needs, repeat_key, routes
+from tenure.http.asked import JobId, caller, desk, job_number, job_numbers, must_have_no_key, needs, repeat_key, routes
 from tenure.http.desk import Said
 from tenure.http.shown import Json, Quick
 from tenure.job import Held
@@ -37,8 +37,8 @@ async def _held(request: Request, job_id: str, body: bodies.Proof) -> Held:
 async def _say(request: Request, job_id: str, verb: str, body: bodies.Keyed, **facts: Any) -> Json:
     """Say a word of a job that is held; what became of it."""
     key = repeat_key(request, body.idempotency_key)
-    said = Said(await _held(request, job_id, body), key, **facts)
-    return Quick(shown.answer(await desk(request).say(verb, said), said.held.id))
+    said, at = Said(await _held(request, job_id, body), key, **facts), desk(request)
+    return Quick(shown.answer(await at.patiently(lambda: at.say(verb, said)), said.held.id))
 
 
 @router.post("/api/v1/jobs/{job_id}/start", responses=_ANSWER, openapi_extra=_WORK)
@@ -53,7 +53,8 @@ async def heartbeat(request: Request, job_id: JobId, body: bodies.Keyed) -> Json
     key = repeat_key(request, body.idempotency_key)
     if key is None:
         return await _say(request, job_id, "heartbeat", body)
-    return Json(shown.answer(await desk(request).store.heartbeat(await _held(request, job_id, body), key=key)))
+    held, at = await _held(request, job_id, body), desk(request)
+    return Json(shown.answer(await at.patiently(lambda: at.store.heartbeat(held, key=key))))
 
 
 @router.post("/api/v1/jobs/{job_id}/progress", responses=_ANSWER, openapi_extra=_WORK)
@@ -155,6 +156,7 @@ async def finishes(request: Request, body: bodies.Finishes) -> Json:
 
 async def _each(request: Request, asked: Sequence[P], say: Callable[[P, Held], asyncio.Future[Any]]) -> list[Any]:
     """Say something of each of many jobs; what became of each."""
+    must_have_no_key(request, "give each finish or start its idempotency_key")
     at, who = desk(request), caller(request)
     kinds = await at.kinds(job_numbers(one.id for one in asked))
 

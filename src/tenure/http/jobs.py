@@ -11,7 +11,19 @@ from fastapi import Query, Request
 from tenure.errors import TenureError
 from tenure.http import answers, bodies, shown
 from tenure.http.answers import responses
-from tenure.http.asked import Cursor, JobId, Limit, caller, cursor_number, desk, job_number, needs, repeat_key, routes
+from tenure.http.asked import (
+    Cursor,
+    JobId,
+    Limit,
+    caller,
+    cursor_number,
+    desk,
+    job_number,
+    must_have_no_key,
+    needs,
+    repeat_key,
+    routes,
+)
 from tenure.http.refusals import told
 from tenure.http.shown import Json, Quick
 from tenure.job import NewJob
@@ -46,6 +58,7 @@ async def enqueue(request: Request, body: bodies.Enqueue) -> Json:
 )
 async def enqueue_many(request: Request, body: bodies.EnqueueMany) -> Json:
     """Make many jobs; each is made or refused by itself, in the order asked."""
+    must_have_no_key(request, "give each job its idempotency_key")
     who, at = caller(request), desk(request)
     contracts = await at.contracts(one.contract for one in body.jobs)
 

@@ -29,6 +29,8 @@ from tenure.postgres.store import Store
 _LOOK_S = 1.0
 #: A line with a filter is rung no oftener: most wake-ups are for others.
 _RING_S = 0.1
+#: Who stood in a line for so long, while the database was slow, is asked whether they are still there.
+_PATIENT_S = 0.5
 #: So many callers, and so many jobs, go in one claim: dealing out costs callers times jobs.
 _CALLERS, _JOBS = 100, 1_000
 #: So many lines are kept; whoever asks for ever new queues must not fill the memory.
@@ -46,6 +48,14 @@ class Which(NamedTuple):
     tenant: str | None = None
 
 
+class _Asked(NamedTuple):
+    """A claim that waits for its turn: since when, and what tells whether anybody still waits for it."""
+
+    claimer: Claimer
+    at: float
+    is_over: Callable[[], Awaitable[bool]]
+
+
 class Line:
     """Claims of the same jobs."""
 
@@ -54,7 +64,7 @@ class Line:
         self._store = store
         self._marks = Marks()
         # One at a time: the marks are one caller's, and what waits meanwhile goes together.
-        self._claims: Coalescer[Claimer, list[Job]] = Coalescer(self._claim, at_once=1)
+        self._claims: Coalescer[_Asked, list[Job]] = Coalescer(self._serve, at_once=1)
         self._rung = asyncio.Event()
         self._inside = self._waiting = 0
         self._looking: asyncio.Task[None] | None = None
@@ -97,7 +107,8 @@ class Line:
                 rung = self._rung  # before asking: what comes from now on rings it
                 left = until - time.monotonic()
                 # In between it is enough to look what another call with the same key has won meanwhile.
-                jobs = await self._claims.ask(replace(claimer, repeats=first or left <= 0))
+                asked = _Asked(replace(claimer, repeats=first or left <= 0), time.monotonic(), is_over)
+                jobs = await self._claims.ask(asked)
                 if jobs or left <= 0 or await is_over():
                     return jobs
                 first = False
@@ -132,6 +143,20 @@ class Line:
                         self.ring()
         finally:
             self._looking = None
+
+    async def _serve(self, asked: Sequence[_Asked]) -> list[list[Job] | TenureError]:
+        """What each of these gets; who had to stand here for long may have left, and gets nothing."""
+        answers: list[list[Job] | TenureError] = [[] for _ in asked]
+        there: list[int] = []
+        for n, one in enumerate(asked):
+            try:
+                if time.monotonic() - one.at < _PATIENT_S or not await one.is_over():
+                    there.append(n)
+            except TenureError as refused:
+                answers[n] = refused
+        for n, answer in zip(there, await self._claim([asked[n].claimer for n in there]), strict=True):
+            answers[n] = answer
+        return answers
 
     async def _claim(self, claimers: Sequence[Claimer]) -> list[list[Job] | TenureError]:
         """What each of these gets; what goes wrong with one turn is told to those who were in it alone."""

@@ -1,6 +1,6 @@
 """Run a dispatcher: listen, hear wake-ups, keep up what time does to jobs, and stop in order.
 
-connect (waiting for a database that is away) ─▶ who may come in? ─▶ listen ─▶ … ─▶ told to stop
+listen ─▶ connect (until the database is there, all but /healthz is answered with 503) ─▶ who may come in? ─▶ serve
 told to stop ─▶ nobody new, who waits is let go, who was heard is answered ─▶ connections closed
 """
 
@@ -16,12 +16,13 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure.errors import BadInput, CannotConnect, TenureError
 from tenure.garbage import collect_seldom
 from tenure.http.callers import Keyring, is_loopback
 from tenure.http.desk import Desk
-from tenure.http.server import application
+from tenure.http.server import application, waiting
 from tenure.http.wire import Wire
 from tenure.patience import Patience, once_there
 from tenure.postgres.listen import Listener
@@ -70,6 +71,7 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._server: _Server | None = None
+        self._application: ASGIApp | None = None
         self._was_told = False
 
     @property
@@ -130,20 +132,35 @@ class Dispatcher:
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._stop)
+        self._server = server = _Server(
+            uvicorn.Config(
+                self._answer, interface="asgi3", http=Wire, ws="none", lifespan="off", access_log=False,
+                log_config=None, timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False, log_level="error",
+            )
+        )  # fmt: skip
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
+            while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn has no event for it)
+                await asyncio.sleep(0.005)
             store = await self._connected(self._stopping)
             if store is not None:
                 if signals:  # the process is ours
                     collect_seldom()
                 try:
-                    await self._serve(store, self._stopping, ready)
+                    await self._serve(store, serving, self._stopping, ready)
                 finally:
                     await store.close()
         finally:
+            server.should_exit = True
+            await serving
             self._socket.close()
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     self._loop.remove_signal_handler(number)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request: as the application does, or that there is none yet."""
+        await (self._application or waiting)(scope, receive, send)
 
     async def _connected(self, stopping: asyncio.Event) -> Store | None:
         """A store, as soon as the database is there; None where it is told to stop before."""
@@ -157,8 +174,15 @@ class Dispatcher:
 
         return await once_there(connect, who="the dispatcher", is_stopping=stopping.is_set)
 
-    async def _serve(self, store: Store, stopping: asyncio.Event, ready: Callable[[str, bool], None]) -> None:
-        settings = self._settings
+    async def _serve(
+        self,
+        store: Store,
+        serving: asyncio.Task[None],
+        stopping: asyncio.Event,
+        ready: Callable[[str, bool], None],
+    ) -> None:
+        settings, server = self._settings, self._server
+        assert server is not None
         await store.contracts()  # a schema that is missing is said here, and not to the first client
         keyring = Keyring(store, settings.admin_key)
         is_open = await keyring.is_open()
@@ -170,25 +194,16 @@ class Dispatcher:
         if settings.internal_run:
             _log.warning("TENURE_INTERNAL_RUN=1: jobs are run by request; never in production")
         desk = Desk(store, settings.max_payload_bytes)
-        app = application(desk, keyring, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes)
-        self._server = server = _Server(
-            uvicorn.Config(
-                app, http=Wire, ws="none", lifespan="off", access_log=False, log_config=None,
-                timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False, log_level="error",
-            )
-        )  # fmt: skip
+        self._application = application(
+            desk, keyring, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes
+        )
         beside = [self._listen(desk)] if settings.wakeups else []
         tasks = [asyncio.create_task(one) for one in (*beside, *map(_kept_up, self._beside))]
-        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
-            while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn has no event for it)
-                await asyncio.sleep(0.005)
             if server.started:
                 ready(self.url, is_open)
-            await asyncio.wait(
-                [serving, waiting := asyncio.create_task(stopping.wait())], return_when="FIRST_COMPLETED"
-            )
-            waiting.cancel()
+            await asyncio.wait([serving, told := asyncio.create_task(stopping.wait())], return_when="FIRST_COMPLETED")
+            told.cancel()
             desk.bell.close()
             server.should_exit = True
             await serving

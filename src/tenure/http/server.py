@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure import __version__
 from tenure.errors import BadInput, CannotConnect, TenureError
@@ -72,6 +72,20 @@ def application(
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _failed)
     return app
+
+
+async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/healthz":
+        answer = await _alive()
+    else:
+        away = CannotConnect("the dispatcher waits for its database. Next: try again")
+        body = {"error": told(away), "trace_id": scope["state"]["trace_id"]}
+        answer = Json(body, status_code=503, headers=dict(headers_of(away)))
+    await answer(scope, receive, send)
+
+
+#: What a dispatcher is before its database is there: alive, and not ready.
+waiting: ASGIApp = RequestIds(_not_yet)
 
 
 def described(app: FastAPI) -> dict[str, Any]:

@@ -66,7 +66,8 @@ async def task_claim(
 @router.post("/internal/heartbeat", responses=responses(answers.TaskBeat, refuses=(404, 409)), openapi_extra=_WORK)
 async def task_heartbeat(request: Request, body: bodies.TaskHeartbeat) -> Json:
     """Say that the work on a task goes on: the lease is extended while its token is the current attempt's."""
-    noted = await desk(request).say("heartbeat", Said(await _held(request, body)))
+    at, said = desk(request), Said(await _held(request, body))
+    noted = await at.patiently(lambda: at.say("heartbeat", said))
     return Json({"lease_expires_at": noted.lease_expires_at, "cancel_requested": noted.cancel_requested})
 
 
@@ -87,10 +88,10 @@ async def task_complete(request: Request, body: bodies.TaskComplete) -> Json:
         failure=Failure(body.error_message or "the task failed", "TaskFailed") if body.status == "Failed" else None,
     )
     try:
-        if body.events:
-            moved = await at.report(_VERBS[body.status], said, body.events)
+        if events := body.events:
+            moved = await at.patiently(lambda: at.report(_VERBS[body.status], said, events))
         else:
-            moved = await at.say(_VERBS[body.status], said)
+            moved = await at.patiently(lambda: at.say(_VERBS[body.status], said))
     except IdempotencyConflict as conflict:
         why = f"attempt {body.attempt} of task {body.task_id} was completed otherwise already; nothing was stored"
         raise Refused(held.id, why, code=conflict.code) from None

@@ -29,6 +29,8 @@ class Stranger(NamedTuple):
     type: str
     contract: str
     waited_s: float
+    #: Somebody works on another job of this type and queue: one day it is this one's turn.
+    is_known: bool
 
 
 class Working(NamedTuple):
@@ -115,7 +117,7 @@ async def strangers(
     """Jobs of these contracts and queues that are due, of other types than these; locks nothing."""
     values = {"contracts": list(contracts), "queues": list(queues), "known": list(known)}
     rows = await engine.run(lambda: ask("strangers", values))
-    return [Stranger(job_id, kind, contract, float(waited)) for job_id, kind, contract, waited in rows]
+    return [Stranger(job_id, kind, contract, float(waited), known) for job_id, kind, contract, waited, known in rows]
 
 
 def _in_order(dealt: Sequence[list[Job] | Refused]) -> list[Job]:

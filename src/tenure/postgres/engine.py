@@ -17,7 +17,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from tenure import intake
-from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, JobNotFound
+from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, JobNotFound, TenureError
 from tenure.job import Held, Job
 from tenure.postgres.borrowed import borrowed, lend, pooled
 from tenure.postgres.connect import our_errors, reached
@@ -167,7 +167,10 @@ class Engine:
     async def by_contract(
         self, held: Sequence[Held], finish: Callable[[Machine, Sequence[int]], Awaitable[Sequence[Any]]]
     ) -> list[Any]:
-        """Send each contract's jobs in a batch of their own; answers in the order asked."""
+        """Send each contract's jobs in a batch of their own; answers in the order asked.
+
+        What goes wrong with one batch after another was sent is the answer to its jobs: the others are done.
+        """
         intake.whole("number of jobs", len(held), 0, intake.MAX_BATCH)
         groups: dict[tuple[str, str], list[int]] = {}
         for n, one in enumerate(held):
@@ -177,8 +180,16 @@ class Engine:
                 intake.held(one)
             groups.setdefault((one.contract, one.version), []).append(n)
         answers: list[Any] = [None] * len(held)
+        is_first = True
         for (name, version), part in groups.items():
-            for n, answer in zip(part, await finish(await self.machine(name, version), part), strict=True):
+            try:
+                became = await finish(await self.machine(name, version), part)
+            except TenureError as error:
+                if is_first:
+                    raise
+                became = [error] * len(part)
+            is_first = False
+            for n, answer in zip(part, became, strict=True):
                 answers[n] = answer
         return answers
 

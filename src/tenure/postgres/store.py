@@ -1,13 +1,11 @@
 """The store: every verb of the kernel on a pool of connections.
 
 Batch verbs answer per job with what became of it or a refusal; their single forms raise the refusal. A verb that met a
-deadlock is run again; a batch that met a lock timeout is tried job by job, so nobody's open transaction stalls its
-neighbours.
+deadlock is run again.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -16,17 +14,17 @@ from uuid import UUID, uuid4
 
 from tenure import intake
 from tenure.contract import Contract
-from tenure.errors import BadInput, Busy, Refused, StaleLease, TenureError
+from tenure.errors import Refused, StaleLease, TenureError
 from tenure.event import Logged
 from tenure.job import Failure, Held, Job, NewJob
 from tenure.marks import Marks
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
-from tenure.postgres import claiming, notes, operators, verbs
+from tenure.postgres import claiming, holding, operators, verbs
 from tenure.postgres.audit import Audit
 from tenure.postgres.claiming import Claimer, Stranger, Working
 from tenure.postgres.engine import Engine, ask
-from tenure.postgres.gate import Batch, of
 from tenure.postgres.history import History
+from tenure.postgres.holding import Keys, one_key
 from tenure.postgres.keys import Keys as ApiKeys
 from tenure.postgres.letters import Letters
 from tenure.postgres.listing import Page, find, tally
@@ -34,15 +32,12 @@ from tenure.postgres.machine import Machine
 from tenure.postgres.making import Prepared, make, prepare
 from tenure.postgres.queues import Queues
 from tenure.postgres.reading import Look, looked, records, steadily
-from tenure.postgres.statement import Plan, carried
+from tenure.postgres.statement import Plan
 from tenure.postgres.types import Types
 from tenure.postgres.watch import Watch
 from tenure.search import Search
 
 T = TypeVar("T")
-#: Idempotency keys of a batch, one per job, or none at all.
-Keys = Sequence[str | None] | None
-_HANDED_BACK = '{"type": "HandedBack", "message": "handed back unfinished", "code": "HANDED_BACK"}'
 
 
 class Store:
@@ -196,62 +191,31 @@ class Store:
 
     async def start(self, held: Held, *, key: str | None = None) -> Moved | None:
         """Say that the handler begins; None under a contract without that step."""
-        outcome = (await self.start_many([held], keys=_one(key)))[0]
-        return outcome if outcome is None else _raised(outcome)
+        return _raised((await self.start_many([held], keys=one_key(key)))[0])
 
     async def start_many(self, held: Sequence[Held], *, keys: Keys = None) -> list[Outcome | None]:
         """Say that these handlers begin."""
-        _keys(held, keys)
-
-        async def start(machine: Machine, part: Sequence[int]) -> Sequence[Outcome | None]:
-            if machine.contract.path("start") is None:
-                return [None] * len(part)
-            return await self._finish(machine, "start", _batch(held, part, keys))
-
-        return await self._engine.by_contract(held, start)
+        return await holding.start(self._engine, held, keys)
 
     async def succeed(self, held: Held, result: Any = None, *, key: str | None = None) -> Moved:
         """End a job well, with its result."""
-        return _only(await self.succeed_many([held], [result], keys=_one(key)))
+        return _only(await self.succeed_many([held], [result], keys=one_key(key)))
 
     async def succeed_many(
         self, held: Sequence[Held], results: Sequence[Any] | None = None, *, keys: Keys = None
     ) -> list[Outcome]:
         """End jobs well."""
-        _same_length(held, results, "results")
-        _keys(held, keys)
-        texts = None if results is None else [self._result(result) for result in results]
-
-        async def succeed(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            if texts is None:
-                return await self._finish(machine, "succeed", _batch(held, part, keys))
-            outcomes: list[Outcome] = []
-            for places in carried(part, texts):
-                batch = _batch(held, places, keys)
-                batch.results = [texts[n] for n in places]
-                outcomes += await self._finish(machine, "succeed", batch)
-            return outcomes
-
-        return await self._engine.by_contract(held, succeed)
+        return await holding.succeed(self._engine, held, results, keys, self._max_bytes)
 
     async def fail(self, held: Held, failure: Failure | BaseException, *, key: str | None = None) -> Moved:
         """Report a failure; the answer says whether and when the job runs again, or which effects to undo first."""
-        return _only(await self.fail_many([held], [failure], keys=_one(key)))
+        return _only(await self.fail_many([held], [failure], keys=one_key(key)))
 
     async def fail_many(
         self, held: Sequence[Held], failures: Sequence[Failure | BaseException], *, keys: Keys = None
     ) -> list[Outcome]:
         """Report failures, as such or as the exceptions that were raised."""
-        _same_length(held, failures, "failures")
-        _keys(held, keys)
-        facts = [_failure(failure) for failure in failures]
-
-        async def fail(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = _batch(held, part, keys)
-            verbs.tell(batch, machine, [facts[n] for n in part], self._max_bytes)
-            return await self._finish(machine, "fail", batch)
-
-        return await self._engine.by_contract(held, fail)
+        return await holding.fail(self._engine, held, failures, keys, self._max_bytes)
 
     async def report(
         self,
@@ -264,143 +228,89 @@ class Store:
         key: str | None = None,
     ) -> Moved:
         """End a held job by succeed, fail or cancel, and keep the events that its holder reports: both, or neither."""
-        keys = _one(key)
-        bodies = [intake.document("event", event, self._max_bytes) for event in events]
-
-        async def report(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = _batch([held], part, keys)
-            batch.notes = [f"[{','.join(bodies)}]"]  # what a repeat must have in common
-            if failure is not None:
-                verbs.tell(batch, machine, [failure], self._max_bytes)
-            elif result is not None:
-                batch.results = [self._result(result)]
-            return await self._engine.run(lambda: verbs.report(machine, verb, batch, bodies))
-
-        outcomes: list[Outcome] = await self._engine.by_contract([held], report)
+        outcomes = await holding.report(
+            self._engine, verb, held, events, result=result, failure=failure, key=key, max_bytes=self._max_bytes
+        )
         return _only(outcomes)
 
     async def compensated(self, held: Held, *, key: str | None = None) -> Moved:
         """The effects that a failure named are undone: the job ends as it failed."""
-        _one(key)
-        outcomes: list[Outcome] = await self._engine.by_contract(
-            [held], lambda machine, _: self._engine.run(lambda: verbs.compensated(machine, held, key))
-        )
-        return _only(outcomes)
+        return _only(await holding.compensated(self._engine, held, key))
 
     async def compensation_failed(
         self, held: Held, failure: Failure | BaseException, *, key: str | None = None
     ) -> Moved:
         """The effects could not be undone: the job is set aside for a person to look at."""
-        fact, keys = _failure(failure), _one(key)
-
-        async def end(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = _batch([held], part, keys)
-            batch.errors = [intake.document("error", dict(fact.facts()), self._max_bytes)]
-            return await self._finish(machine, "compensation_failed", batch)
-
-        outcomes: list[Outcome] = await self._engine.by_contract([held], end)
-        return _only(outcomes)
+        return _only(await holding.compensation_failed(self._engine, held, failure, key, self._max_bytes))
 
     async def heartbeat(self, held: Held, *, key: str | None = None) -> Noted:
         """Say that the work goes on; the lease is renewed when half of it is gone. Says whether to stop."""
-        return _only(await self._note("heartbeat", [held], keys=_one(key), skip_locked=True))
+        return _only(await holding.note(self._engine, "heartbeat", [held], keys=one_key(key), skip_locked=True))
 
     async def heartbeat_many(self, held: Sequence[Held]) -> list[Noted | Refused]:
         """Say that the work goes on; a job that somebody is moving right now is Busy, not lost."""
-        return await self._note("heartbeat", held, skip_locked=True)
+        return await holding.note(self._engine, "heartbeat", held, skip_locked=True)
 
     async def progress(self, held: Held, value: Any) -> Noted:
         """Show how far the work is."""
-        return _only(await self._note("progress", [held], [intake.document("progress", value, self._max_bytes)]))
+        text = intake.document("progress", value, self._max_bytes)
+        return _only(await holding.note(self._engine, "progress", [held], [text]))
 
     async def checkpoint(self, held: Held, value: Any) -> Noted:
         """Save what the next attempt shall begin with."""
-        return _only(await self._note("checkpoint", [held], [intake.document("checkpoint", value, self._max_bytes)]))
+        text = intake.document("checkpoint", value, self._max_bytes)
+        return _only(await holding.note(self._engine, "checkpoint", [held], [text]))
 
     async def effect(self, held: Held, node: str, result: Any = None, *, compensable: bool = False) -> Effect:
         """Record that a node has had its effect, under the lease: once per job, over all attempts."""
-        intake.name("node", node)
-        text = self._result(result)
-
-        async def record(machine: Machine, part: Sequence[int]) -> list[Effect | Refused]:
-            if compensable and not machine.contract.compensates:
-                raise BadInput(f"contract {machine.contract.name} undoes no effects; record it without compensable")
-            return [await self._engine.run(lambda: notes.effect(machine, held, node, text, compensable=compensable))]
-
-        effects: list[Effect | Refused] = await self._engine.by_contract([held], record)
-        return _only(effects)
+        return _only(
+            await holding.effect(self._engine, held, node, result, compensable=compensable, max_bytes=self._max_bytes)
+        )
 
     async def undone(self, held: Held, node: str) -> None:
         """Record that a node's effect is undone; whoever goes on after a crash is not told of it again."""
-        intake.name("node", node)
-
-        async def record(machine: Machine, part: Sequence[int]) -> list[Refused | None]:
-            return [await self._engine.run(lambda: notes.undone(machine, held, node))]
-
-        (refused,) = await self._engine.by_contract([held], record)
-        if refused is not None:
-            raise refused
+        _only(await holding.undone(self._engine, held, node))
 
     async def effects(self, job_id: int) -> dict[str, Any]:
         """The nodes of a job that have had their effect, newest first, with what came of each."""
-        intake.whole("id", job_id, 1, intake.MAX_ID)
-        rows = await self._engine.run(lambda: ask("effects", {"id": job_id}))
-        return {node: None if result is None else json.loads(result) for node, result, _ in rows}
+        return await holding.effects(self._engine, job_id)
 
     async def snooze(self, held: Held, delay_ms: int, *, key: str | None = None) -> Moved:
         """Put the job off, at no cost to its budget."""
-        return _only(await self.snooze_many([held], [delay_ms], keys=_one(key)))
+        return _only(await self.snooze_many([held], [delay_ms], keys=one_key(key)))
 
     async def snooze_many(self, held: Sequence[Held], delays_ms: Sequence[int], *, keys: Keys = None) -> list[Outcome]:
         """Put jobs off."""
-        _same_length(held, delays_ms, "delays")
-        _keys(held, keys)
-        for delay in delays_ms:
-            intake.whole("delay_ms", delay, 0, intake.MAX_DELAY_MS)
+        return await holding.snooze(self._engine, held, delays_ms, keys)
 
-        async def snooze(machine: Machine, part: Sequence[int]) -> list[Outcome]:
-            batch = _batch(held, part, keys)
-            batch.delays = [delays_ms[n] for n in part]
-            return await self._finish(machine, "snooze", batch)
-
-        return await self._engine.by_contract(held, snooze)
-
-    async def hand_back(self, held: Held, delay_ms: int = 0, *, key: str | None = None) -> Moved | Noted:
+    async def hand_back(
+        self, held: Held, delay_ms: int = 0, *, reason: str | None = None, key: str | None = None
+    ) -> Moved | Noted:
         """Give the job back unfinished, the contract's way."""
-        (answer,) = await self.hand_back_many([held], delay_ms, keys=_one(key))
+        (answer,) = await self.hand_back_many([held], [delay_ms], [reason], keys=one_key(key))
         return _either(answer)
 
     async def hand_back_many(
-        self, held: Sequence[Held], delay_ms: int = 0, *, reason: str | None = None, keys: Keys = None
+        self,
+        held: Sequence[Held],
+        delays_ms: Sequence[int] | None = None,
+        reasons: Sequence[str | None] | None = None,
+        *,
+        keys: Keys = None,
     ) -> list[Moved | Noted | Refused]:
         """Give jobs back: by the contract's own path, with the reason, else as if their leases had run out."""
-        if reason is not None:
-            intake.name("reason", reason)
-        intake.whole("delay_ms", delay_ms, 0, intake.MAX_DELAY_MS)
-        _keys(held, keys)
-
-        async def hand_back(machine: Machine, part: Sequence[int]) -> Sequence[Moved | Noted | Refused]:
-            batch = _batch(held, part, keys)
-            if machine.reclaims:  # the next claim takes it in place, once the lease is over
-                batch.keys = None  # letting go twice is letting go
-                return await self._engine.run(lambda: notes.note(machine, "let_go", batch, {}))
-            batch.delays = [delay_ms] * len(part)
-            if machine.moves["hand_back"]["hands_back"]:
-                batch.reasons = None if reason is None else [reason] * len(part)
-            else:
-                batch.errors = [_HANDED_BACK] * len(part)
-            return await self._finish(machine, "hand_back", batch)
-
-        return await self._engine.by_contract(held, hand_back)
+        delays, why = delays_ms or [0] * len(held), reasons or [None] * len(held)
+        return await holding.hand_back(self._engine, held, delays, why, keys)
 
     async def cancelled(self, held: Held, reason: str | None = None, *, key: str | None = None) -> Moved:
         """End the job as cancelled, by its holder: because it was asked to stop, or chose to."""
-        batch = _batch([held], [0], _one(key))
-        batch.reasons = None if reason is None else [intake.name("reason", reason)]
-        outcomes: list[Outcome] = await self._engine.by_contract(
-            [held], lambda machine, _: self._finish(machine, "cancel", batch)
-        )
-        return _only(outcomes)
+        return _only(await self.cancelled_many([held], [reason], keys=one_key(key)))
+
+    async def cancelled_many(
+        self, held: Sequence[Held], reasons: Sequence[str | None] | None = None, *, keys: Keys = None
+    ) -> list[Outcome]:
+        """End jobs as cancelled, by their holders."""
+        return await holding.cancelled(self._engine, held, reasons or [None] * len(held), keys)
 
     async def cancel(
         self,
@@ -561,63 +471,6 @@ class Store:
         for machine in self._engine.registry.versions(contract):
             outcomes += await self._engine.run(lambda machine=machine: plan(machine, limit))  # type: ignore[misc]
         return outcomes
-
-    async def _finish(self, machine: Machine, verb: str, batch: Batch) -> list[Outcome]:
-        try:
-            return await self._engine.run(lambda: verbs.finish(machine, verb, batch))
-        except Busy:
-            # Somebody's open transaction keeps a row: go on without it, so that its neighbours need not wait.
-            return await self._engine.run(lambda: verbs.finish(machine, verb, batch, skip_locked=True))
-
-    async def _note(
-        self,
-        verb: str,
-        held: Sequence[Held],
-        values: Sequence[str] | None = None,
-        *,
-        keys: Keys = None,
-        skip_locked: bool = False,
-    ) -> list[Noted | Refused]:
-        async def note(machine: Machine, part: Sequence[int]) -> list[Noted | Refused]:
-            batch = _batch(held, part, keys)
-            batch.notes = None if values is None else [values[n] for n in part]
-            return await self._engine.run(lambda: notes.note(machine, verb, batch, {}, skip_locked=skip_locked))
-
-        return await self._engine.by_contract(held, note)
-
-    def _result(self, value: Any) -> str | None:
-        return None if value is None else intake.document("result", value, self._max_bytes)
-
-
-def _batch(held: Sequence[Held], part: Sequence[int], keys: Keys) -> Batch:
-    batch = of([held[n] for n in part])
-    batch.keys = None if keys is None else [keys[n] for n in part]
-    return batch
-
-
-def _one(key: str | None) -> Keys:
-    return None if key is None else [intake.name("key", key)]
-
-
-def _keys(held: Sequence[Held], keys: Keys) -> None:
-    """Check the keys of a batch before any of it is sent."""
-    _same_length(held, keys, "keys")
-    for key in keys or ():
-        if key is not None:
-            intake.name("key", key)
-
-
-def _failure(given: Any) -> Failure:
-    if isinstance(given, BaseException):
-        return Failure.of(given)
-    if not isinstance(given, Failure):
-        raise BadInput(f"give a Failure or the exception that was raised, not {given!r}")
-    return given
-
-
-def _same_length(held: Sequence[Held], values: Sequence[Any] | None, what: str) -> None:
-    if values is not None and len(values) != len(held):
-        raise BadInput(f"{len(held)} jobs with {len(values)} {what}: give one for each")
 
 
 def _only(outcomes: Iterable[T | Refused]) -> T:

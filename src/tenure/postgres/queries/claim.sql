@@ -82,11 +82,11 @@ near as materialized (
     ) as row
     limit (select :limit::bigint)
 ),
--- Not more than one answer can carry, but always one job. What is stored packed is taken for eight times as much; to
+-- Not more than one answer can carry, but always one job. What is stored packed is taken for 16 times as much; to
 -- unpack it would cost more than the claim.
 found as materialized (
     select * from (
-        select near.*, sum(case when packed is null then size else 8 * size end)
+        select near.*, sum(case when packed is null then size else 16 * size end)
                            over (rows between unbounded preceding and 1 preceding) as before
         from near
     ) as weighed

@@ -1,5 +1,11 @@
--- Which due jobs are of types that this caller does not know, and how long do they wait? Looks at the first of each queue.
-select id, type, contract, extract(epoch from clock_timestamp() - coalesce(greatest(due_at, created_at), created_at))
+-- Which due jobs are of types that this caller does not know, how long do they wait, and does somebody work on others of
+-- their type right now? Looks at the first of each queue.
+with worked_on as materialized (
+    select distinct contract, queue, type from tenure.job
+    where contract = any (:contracts::text[]) and role in ('leased', 'active', 'settling')
+)
+select id, type, contract, extract(epoch from clock_timestamp() - coalesce(greatest(due_at, created_at), created_at)),
+       (contract, first.queue, type) in (select * from worked_on)
 from unnest(:contracts::text[]) as name, unnest(:queues::text[]) as lane (queue)
 cross join lateral (
     select * from tenure.job
