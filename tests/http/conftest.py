@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from tenure.http.lines import Line
 from tenure.http.serve import Dispatcher
+from tenure.postgres.store import Store
 from tenure.settings import Settings
 
 
@@ -33,6 +36,35 @@ def client(url: str) -> Iterator[httpx2.Client]:
     """A client of that dispatcher."""
     with httpx2.Client(base_url=url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
+    """The line of each claim, in the order in which they began to wait in the dispatchers of this process."""
+    lines: list[Line] = []
+    wait = Line._wait
+
+    async def seen(line: Line, rung: asyncio.Event, seconds: float) -> None:
+        lines.append(line)
+        await wait(line, rung, seconds)
+
+    monkeypatch.setattr(Line, "_wait", seen)
+    return lines
+
+
+def new_key(
+    dsn: str, name: str, *scopes: str, tenant: str | None = None, person: str | None = None, revoked: bool = False
+) -> str:
+    """Make a key; its text."""
+
+    async def make() -> str:
+        async with Store.open(dsn, connections=1) as store:
+            key, text = await store.keys.create(name, scopes, tenant, person, "test", 3_600)
+            if revoked:
+                await store.keys.revoke(key.id, "test")
+            return text
+
+    return asyncio.run(make())
 
 
 class Caller:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
+from tenure.http import guard
 from tenure.key import SCOPES
-from tenure.postgres.store import Store
 from tests.conftest import Databases
 from tests.harness import Harness
-from tests.http.conftest import Caller, serving
+from tests.http.conftest import Caller, new_key, serving
 from tests.http.inventory import _REQUESTS, ABOUT_ALL, BODIES, OPEN, ROUTES, Route, World
 from tests.pooler import Pooler
 
@@ -42,28 +40,22 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-async def _made(dsn: str) -> dict[str, str]:
+def _made(dsn: str) -> dict[str, str]:
     """Keys: one of each scope, two tenants', a revoked and an expired one."""
-    async with Store.open(dsn) as store:
-        wanted: list[tuple[str, tuple[str, ...], str | None, str | None]] = [
-            (scope, (scope,), None, "Ann" if scope == "approve" else None) for scope in SCOPES
-        ]
-        wanted += [("tenant a", SCOPES[:4], "a", "Cleo"), ("tenant b", SCOPES[:4], "b", "Ben")]
-        wanted += [("an admin of flesh", ("admin",), None, "Ann")]
-        wanted += [("revoked", ("admin",), None, None), ("expired", ("admin",), None, None)]
-        keys = {}
-        for name, scopes, tenant, person in wanted:
-            key, keys[name] = await store.keys.create(name, scopes, tenant, person, "test", 3_600)
-            if name == "revoked":
-                await store.keys.revoke(key.id, "test")
-        return keys
+    keys = {scope: new_key(dsn, scope, scope, person="Ann" if scope == "approve" else None) for scope in SCOPES}
+    for tenant, person in (("a", "Cleo"), ("b", "Ben")):
+        keys[f"tenant {tenant}"] = new_key(dsn, f"tenant {tenant}", *SCOPES[:4], tenant=tenant, person=person)
+    keys["an admin of flesh"] = new_key(dsn, "an admin of flesh", "admin", person="Ann")
+    for name in ("revoked", "expired"):
+        keys[name] = new_key(dsn, name, "admin", revoked=name == "revoked")
+    return keys
 
 
 @pytest.fixture(scope="module")
 def keyed(databases: Databases, pooler: Pooler | None) -> Iterator[Keyed]:
     """That dispatcher, one for this file: no test here depends on what another left."""
     with databases.lend() as dsn:
-        keys = asyncio.run(_made(dsn))
+        keys = _made(dsn)
         with Harness(dsn) as db:
             db.sql("update tenure.api_key set expires_at = now() - interval '1 second' where name = 'expired'")
         with serving(dsn, admin_key=ADMIN, internal_run=True) as url:
@@ -118,9 +110,7 @@ def test_who_asks_is_known_before_the_body_is_read(keyed: Keyed, route: Route) -
     wrong = next(scope for scope in SCOPES if scope not in (*route.scopes, "admin"))
     refused(keyed.ask(route, wrong, **garbage), 403, "AUTH_FORBIDDEN")
     for key, status in ((None, b"401"), (wrong, b"403")):
-        began = time.monotonic()
         assert _announced(keyed, route, key).startswith(b"HTTP/1.1 " + status)
-        assert time.monotonic() - began < 2
 
 
 def _announced(keyed: Keyed, route: Route, key: str | None) -> bytes:
@@ -129,7 +119,8 @@ def _announced(keyed: Keyed, route: Route, key: str | None) -> bytes:
     path = route.path.format(job_id="1", letter_id="1", name="standard")
     lines = [f"{route.method} {path} HTTP/1.1", f"Host: {address.host}", "Content-Type: application/json"]
     lines += ["Content-Length: 10000000", *([f"Authorization: Bearer {keyed.keys[key]}"] if key else []), "", ""]
-    with socket.create_connection((address.host, address.port or 80), timeout=10) as client:
+    # Whoever waits for the body waits longer than this.
+    with socket.create_connection((address.host, address.port or 80), timeout=guard._BODY_S / 2) as client:
         client.sendall("\r\n".join(lines).encode())
         return client.recv(4096)
 

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx2
 import pytest
 
+from tenure.http import callers
+from tenure.http.lines import Line
 from tenure.postgres.store import Store
-from tests.http.conftest import Caller, serving
+from tests.http.conftest import Caller, new_key, serving
 from tests.http.inventory import World
+from tests.worker.working import until
 
 ADMIN = "an admin's key of its own"
-
-
-async def _key(dsn: str, name: str, scope: str, person: str | None = None, *, revoked: bool = False) -> str:
-    """Make a key; its text."""
-    async with Store.open(dsn) as store:
-        key, text = await store.keys.create(name, [scope], None, person, "test")
-        if revoked:
-            await store.keys.revoke(key.id, "test")
-        return text
 
 
 @contextmanager
@@ -35,39 +27,31 @@ def calling(url: str, key: str) -> Iterator[Caller]:
 
 
 @pytest.mark.parametrize("revoked", [False, True])
-def test_an_open_dispatcher_closes_as_soon_as_a_key_was_made(client: httpx2.Client, dsn: str, revoked: bool) -> None:
-    assert client.get("/api/v1/jobs").status_code == 200
-    asyncio.run(_key(dsn, "first", "admin", revoked=revoked))
-    give_up = time.monotonic() + 5
-    while client.get("/api/v1/jobs").status_code == 200:
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
-    assert client.get("/api/v1/jobs").json()["error"]["code"] == "AUTH_REQUIRED"
+async def test_an_open_dispatcher_closes_as_soon_as_a_key_was_made(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, revoked: bool
+) -> None:
+    monkeypatch.setattr(callers, "_BELIEVED_S", 0.1)
+    with serving(dsn) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        assert client.get("/api/v1/jobs").status_code == 200
+        await asyncio.to_thread(new_key, dsn, "first", "admin", revoked=revoked)
+        await until(lambda: client.get("/api/v1/jobs").status_code != 200)
+        assert client.get("/api/v1/jobs").json()["error"]["code"] == "AUTH_REQUIRED"
 
 
-async def _revoke(dsn: str, name: str) -> None:
-    async with Store.open(dsn) as store:
-        (key,) = [found.key for found in await store.keys.list() if found.key.name == name]
-        await store.keys.revoke(key.id, "test")
-
-
-def test_a_revoked_key_opens_nothing_after_a_moment(dsn: str) -> None:
-    text = asyncio.run(_key(dsn, "short", "work"))
+async def test_a_revoked_key_opens_nothing_after_a_moment(
+    dsn: str, store: Store, waited: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "_BELIEVED_S", 0.1)
+    key, text = await store.keys.create("short", ["work"], None, None, "test")
     with serving(dsn, admin_key=ADMIN) as url, calling(url, text) as http, calling(url, ADMIN) as admin:
-        waited: list[httpx2.Response] = []
-        asked = {"worker_id": "w", "wait_seconds": 20}
-        waiting = threading.Thread(target=lambda: waited.append(http.client.post("/api/v1/claims", json=asked)))
-        waiting.start()
-        time.sleep(0.3)
-        asyncio.run(_revoke(dsn, "short"))
-        give_up = time.monotonic() + 5
-        while http.client.get("/api/v1/contracts").status_code == 200:
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
+        asked = {"worker_id": "w", "wait_seconds": 25}
+        waiting = asyncio.create_task(asyncio.to_thread(http.client.post, "/api/v1/claims", json=asked))
+        await until(lambda: bool(waited))
+        await store.keys.revoke(key.id, "test")
+        await until(lambda: http.client.get("/api/v1/contracts").status_code == 401)
         job_id = admin.enqueued()
-        waiting.join(10)
         # Who was let in before, and waits, is shut out as well: a job that came later is not theirs.
-        assert [response.status_code for response in waited] == [401]
+        assert (await waiting).status_code == 401
         assert admin.get(f"/api/v1/jobs/{job_id}")["state"] == "queued"
 
 
@@ -118,7 +102,7 @@ def test_a_body_that_a_form_can_send_is_refused_with_a_key_too(dsn: str) -> None
 @pytest.mark.req("S4-32")
 def test_people_decide_and_not_keys(dsn: str) -> None:
     names = {"ann": "Ann", "ann again": "Ann", "ann otherwise": " aNN", "ben": "Ben"}
-    keys = {name: asyncio.run(_key(dsn, name, "approve", person)) for name, person in names.items()}
+    keys = {name: new_key(dsn, name, "approve", person=person) for name, person in names.items()}
     with serving(dsn, admin_key=ADMIN) as url, calling(url, ADMIN) as admin:
         letter = f"/api/v1/dlq/items/{World(admin).letter('gate_b2')}"
 

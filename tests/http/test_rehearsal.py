@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -37,7 +38,8 @@ def test_a_run_leads_to_success_from_wherever_the_job_is(http: Caller, db: Harne
         assert (data["job_id"], data["final_status"], data["dlq_id"]) == (job_id, "succeeded", None)
     assert db.hops(int(queued)) == ["queued->running", "running->succeeded"]
     assert db.hops(int(running)) == ["queued->running", "running->succeeded"]
-    assert db.hops(int(retrying))[-3:] == ["running->retrying", "retrying->running", "running->succeeded"]
+    again = ["queued->running", "running->retrying", "retrying->running", "running->succeeded"]
+    assert db.hops(int(retrying)) == again
     db.log_is_sound(int(queued), int(running), int(retrying))
 
 
@@ -54,13 +56,17 @@ def test_a_forced_failure_goes_straight_to_the_dead_letters(http: Caller, db: Ha
 @pytest.mark.req("S4-45")
 def test_transient_failures_back_to_back_retry_three_times_and_then_end(http: Caller, db: Harness) -> None:
     job_id = http.enqueued("gate_b2")
-    runs = [run(http, job_id, transient_fail=True) for _ in range(4)]
-    assert [stands(data) for data in runs] == [
-        ("retrying", 1, False), ("retrying", 2, False), ("retrying", 3, False), ("failed", 3, True),
-    ]  # fmt: skip
-    for data, low in zip(runs, (1000, 2000, 4000), strict=False):
-        assert low - 500 <= data["retry_after_ms"] <= low + 300
-        assert data["retry_at"] is not None
+    for retries, low in ((1, 1_000), (2, 2_000), (3, 4_000)):
+        data = run(http, job_id, transient_fail=True)
+        assert stands(data) == ("retrying", retries, False)
+        row = db.row(int(job_id))
+        pause_ms = round((row["due_at"] - row["updated_at"]).total_seconds() * 1_000)
+        assert low <= pause_ms <= low + 300
+        assert 0 <= data["retry_after_ms"] <= pause_ms  # what is left of it now
+        assert datetime.fromisoformat(data["retry_at"]) == row["due_at"]
+    last = run(http, job_id, transient_fail=True)
+    assert stands(last) == ("failed", 3, True)
+    assert (last["retry_after_ms"], last["retry_at"]) == (None, None)
     between = ["running->retrying", "retrying->running"] * 3
     assert db.hops(int(job_id)) == ["queued->running", *between, "running->dlq_pending", *FAILED]
     db.log_is_sound(int(job_id))
@@ -111,3 +117,25 @@ def test_a_job_that_a_worker_holds_is_taken_from_it_by_a_run(http: Caller) -> No
     (claim,) = http.claimed("gate_b2")
     assert run(http, job_id)["final_status"] == "succeeded"
     http.refused(f"/api/v1/jobs/{job_id}/succeed", proof(claim), 409, "WF_STATE_TRANSITION_INVALID")
+
+
+@pytest.mark.req("S4-55")
+def test_refusals_have_the_codes_and_statuses_of_document_004s_neighbours(http: Caller) -> None:
+    job_id = http.enqueued("gate_b2", idempotency_key="k")
+    http.refused(
+        "/api/v1/jobs", {"type": "other", "contract": "gate_b2", "idempotency_key": "k"}, 409, "IDEMPOTENCY_CONFLICT"
+    )
+    http.refused(f"/api/v1/jobs/{job_id}/cancel", {}, 409, "WF_STATE_TRANSITION_INVALID")
+    http.refused("/api/v1/jobs/999999/cancel", {}, 404, "JOB_NOT_FOUND")
+    http.post(f"/api/v1/internal/jobs/{job_id}/run?force_fail=true")
+    (item,) = http.get("/api/v1/dlq/items", contract="gate_b2")["items"]
+    path = f"/api/v1/dlq/items/{item['dlq_id']}"
+    http.refused(f"{path}/approve", {"person": "Ada"}, 409, "APPROVAL_REQUIRED")
+    http.post(f"{path}/discard", {"reason": "a test", "person": "Ada"})
+    http.refused(f"{path}/approve", {"person": " ada "}, 409, "APPROVAL_REQUIRED")
+    again = http.post(f"{path}/requeue")
+    assert (again["dlq_id"], again["status"]) == (item["dlq_id"], "queued")
+    assert http.get(f"/api/v1/jobs/{again['job_id']}")["origin_letter"] == item["dlq_id"]
+    http.refused(f"{path}/requeue", None, 409, "DLQ_REQUEUE_CONFLICT")
+    http.refused(f"{path}/discard", {"reason": "late", "person": "Bob"}, 409, "DLQ_DISCARD_CONFLICT")
+    http.refused("/api/v1/dlq/items/999999/requeue", None, 404, "DLQ_ITEM_NOT_FOUND")

@@ -15,9 +15,12 @@ import httpx2
 import pytest
 
 from tenure.errors import Unavailable
-from tenure.http import wire
+from tenure.http import guard, wire
+from tenure.http.lines import Line
 from tenure.postgres.store import Store
+from tests.harness import Harness
 from tests.http.conftest import Caller, serving
+from tests.worker.working import until
 
 ADMIN = "an admin's key of its own"
 
@@ -66,12 +69,13 @@ def test_a_head_without_end_is_refused_as_soon_as_it_is_too_large(url: str) -> N
     heads = (b"X: " + b"x" * 4_000_000, b"GET /" + b"x" * 4_000_000, b"X: y\r\n" * 700_000)
     for n, flood in enumerate(heads):
         with connected(url) as client:
+            # Little is under way at once: what was sent was taken, or nearly so.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
             client.sendall(b"" if n == 1 else b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
             sent = 0
             with suppress(ConnectionError):  # whoever is refused and goes on talking is cut off
                 while sent < len(flood):
                     sent += client.send(flood[sent : sent + 16_384])
-                    time.sleep(0.001)
             assert sent < 2_000_000
             with suppress(ConnectionError):
                 status, headers, said = answer(client)
@@ -94,7 +98,7 @@ def test_what_is_no_http_is_refused_in_the_envelope(url: str, said: bytes) -> No
         assert (status, body["error"]["code"]) == (400, "E-BAD-INPUT")
         assert headers["x-request-id"]
         assert headers["content-type"] == "application/json"
-        assert is_closed(client, 2)
+        assert is_closed(client, 10)
 
 
 def test_a_request_that_does_not_end_is_not_waited_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +117,7 @@ def test_a_request_that_does_not_end_is_not_waited_for(dsn: str, monkeypatch: py
                     assert answer(client)[0] in (200, 401)
                 began = time.monotonic()
                 while not is_closed(client, 0.1):
-                    assert time.monotonic() - began < 5, said
+                    assert time.monotonic() - began < 20, said
                     with suppress(ConnectionError):
                         client.sendall(b"x" if said else b"")  # a drop from time to time does not help
         with connected(url) as client:  # who was answered may stay, and ask again
@@ -164,27 +168,43 @@ def test_the_log_shows_what_a_client_named_in_one_line(client: httpx2.Client, ca
     assert all(line.isprintable() for line in said), said
 
 
-def test_a_client_that_leaves_in_the_middle_is_no_failure(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_leaves_in_the_middle_is_no_failure(
+    client: httpx2.Client, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.WARNING)
+    heard: list[str] = []
+    read = guard._read
+
+    async def seen(*given: Any) -> bytes:
+        heard.append("begins")
+        try:
+            return await read(*given)
+        finally:
+            heard.append("ends")
+
+    monkeypatch.setattr(guard, "_read", seen)
     for said in (b'{"type"', b""):
-        with connected(url) as client:
+        heard.clear()
+        with connected(url) as leaving:
             head = request("/api/v1/jobs", "Content-Type: application/json", "Content-Length: 100", method="POST")
-            client.sendall(head + said)
-            time.sleep(0.1)
-    time.sleep(0.2)
+            leaving.sendall(head + said)
+            await until(lambda: heard == ["begins"])
+        await until(lambda: heard == ["begins", "ends"])
+    assert client.get("/readyz").status_code == 200  # by when all that there was to say of them was said
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_a_client_that_left_while_it_waited_takes_no_job(http: Caller, url: str) -> None:
-    body = b'{"worker_id": "gone", "wait_seconds": 30}'
+async def test_a_client_that_left_while_it_waited_takes_no_job(
+    http: Caller, url: str, db: Harness, waited: list[Line]
+) -> None:
+    body = b'{"worker_id": "gone", "wait_seconds": 50}'
     with connected(url) as client:
         head = ("Content-Type: application/json", f"Content-Length: {len(body)}")
         client.sendall(request("/api/v1/claims", *head, method="POST", body=body))
-        time.sleep(0.3)
-    job_id = http.enqueued()
-    time.sleep(0.3)
-    assert http.get(f"/api/v1/jobs/{job_id}")["state"] == "queued"
-    assert [claim["job"]["id"] for claim in http.claimed()] == [job_id]
+        await until(lambda: bool(waited))
+    job_id = int(http.enqueued())
+    await until(lambda: waited[0].is_empty)
+    assert (db.hops(job_id), db.row(job_id)["claims"]) == ([], 0)
 
 
 def test_an_answer_is_sent_at_once(client: httpx2.Client) -> None:

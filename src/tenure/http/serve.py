@@ -135,7 +135,8 @@ class Dispatcher:
         self._server = server = _Server(
             uvicorn.Config(
                 self._answer, interface="asgi3", http=Wire, ws="none", lifespan="off", access_log=False,
-                log_config=None, timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False, log_level="error",
+                log_config=None, timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False,
+                log_level="error",
             )
         )  # fmt: skip
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
