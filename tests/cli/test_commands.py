@@ -40,6 +40,7 @@ def test_printed_sql_makes_the_database_that_migrate_would_have_made(empty_dsn: 
 def test_without_an_address_the_embedded_postgresql_is_used_and_stopped_again(tmp_path: Path) -> None:
     done = tenure("migrate", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stderr == f"made a PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another\n"
     assert "registered contract standard 1" in done.stdout
     assert (tmp_path / ".tenure" / "data" / "PG_VERSION").exists()
     assert not (tmp_path / ".tenure" / "data" / "postmaster.pid").exists()

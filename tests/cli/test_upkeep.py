@@ -15,7 +15,7 @@ import pytest
 from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
 from tests.cli.forked import tenure
-from tests.harness import Harness
+from tests.harness import Harness, lock_out
 from tests.upkeep.running import expired, ready, until
 
 
@@ -93,6 +93,26 @@ def test_what_is_kept_is_set_by_the_environment(db: Harness, dsn: str, tmp_path:
     assert (forgotten("30m"), forgotten("10m")) == (0, 1)
 
 
+def test_it_waits_for_a_database_that_is_away(db: Harness, dsn: str, tmp_path: Path) -> None:
+    lock_out(dsn, out=True)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tenure", "upkeep"],
+            stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "DATABASE_URL": dsn},
+        )  # fmt: skip
+        try:
+            assert process.stderr is not None
+            assert "upkeep waits: " in process.stderr.readline()
+            lock_out(dsn, out=False)
+            assert process.stderr.readline() == "upkeep runs; Ctrl-C or SIGTERM ends it\n"
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    finally:
+        lock_out(dsn, out=False)
+
+
 def test_a_database_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
-    done = tenure("upkeep", "--database-url", f"host={tmp_path} dbname=nowhere", cwd=tmp_path)
+    done = tenure("upkeep", "--once", "--database-url", f"host={tmp_path} dbname=nowhere", cwd=tmp_path)
     assert (done.returncode, done.stderr.split(":")[0]) == (1, "E-CANNOT-CONNECT")

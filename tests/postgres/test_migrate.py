@@ -180,6 +180,14 @@ def test_grants_make_three_roles_and_can_be_repeated(dsn: str, db: Harness) -> N
     ]
 
 
+def test_a_database_that_was_restored_is_migrated_although_its_owner_lost_a_right(dsn: str, db: Harness) -> None:
+    migrate(dsn, grants=True)
+    name = db.value("select current_database()")
+    db.sql(f'revoke create on database "{name}" from tenure_owner')
+    assert migrate(dsn).applied == []
+    assert db.value("select has_database_privilege('tenure_owner', current_database(), 'create')")
+
+
 async def test_app_role_runs_a_whole_life_under_every_contract(dsn: str) -> None:
     migrate(dsn, grants=True)
     app = acting_as(dsn, "tenure_app")

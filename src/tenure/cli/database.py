@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,19 +15,39 @@ if TYPE_CHECKING:
     from tenure.postgres.store import Store
 
 T = TypeVar("T")
+_EMBEDDED = Path(".tenure")
 
 
 @contextmanager
-def database(url: str | None) -> Iterator[str]:
-    """The address of the database, which is held while the command runs."""
+def database(url: str | None, *, migrated: bool = True) -> Iterator[str]:
+    """The address of the database, which is held while the command runs; the embedded one has its schema."""
     given = url or Settings.load().database_url
     if given is not None:
         yield given
         return
     from tenure.embedded import Cluster
 
-    with Cluster(Path(".tenure")) as cluster:
+    cluster = Cluster(_EMBEDDED)
+    with told_if_made():
+        cluster.acquire()
+    try:
+        if migrated:
+            from tenure.postgres.migrate import migrate
+
+            migrate(cluster.dsn)  # it is nobody else's to set up
         yield cluster.dsn
+    finally:
+        cluster.release()
+
+
+@contextmanager
+def told_if_made() -> Iterator[None]:
+    """Say on stderr where an embedded PostgreSQL is made meanwhile: in the wrong directory nobody expects one."""
+    data = _EMBEDDED.resolve() / "data"
+    was_there = data.exists()
+    yield
+    if data.exists() and not was_there:
+        print(f"made a PostgreSQL in {data.parent}; set DATABASE_URL to use another", file=sys.stderr, flush=True)
 
 
 def with_store(url: str | None, call: Callable[[Store], Awaitable[T]]) -> T:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tenure.cli import trying
+from tenure.cli.database import told_if_made
 from tenure.cli.serve import PORT, dispatcher, where
 from tenure.cli.worker import found, tell
 from tenure.errors import BadInput
@@ -43,7 +45,9 @@ def dev(
     if database_url:
         os.environ["DATABASE_URL"] = database_url
     app = found(application or "tenure.samples:app")
-    migrate(app.database_url())
+    with told_if_made():
+        database = app.database_url()
+    migrate(database)
     with _serving(app, host, port) as (url, is_open):
         _greet(app, application, url, is_open)
         app.run_worker(concurrency=concurrency)
@@ -64,15 +68,21 @@ def _serving(app: App, host: str, port: int | None) -> Iterator[tuple[str, bool]
 
 def _greet(app: App, application: str | None, url: str, is_open: bool) -> None:
     what = application or "sample tasks"
-    key = "" if is_open else '-H "Authorization: Bearer $TENURE_KEY" '
+    key = None if is_open else "$TENURE_KEY"
+    if application is None:
+        request = trying.curl(url, key, app.tasks["greet"], {"name": "Ada"})
+    else:
+        request = trying.request(url, key, app.tasks)
     lines = [
         f"{what}: {', '.join(sorted(app.tasks))}",
         *where(url, is_open),
         "Try, in another terminal in this directory:",
         "  tenure jobs list",
         "  tenure queues list",
-        f"""  curl -s {url}/api/v1/jobs {key}-H 'Content-Type: application/json' -d '{{"type": "{min(app.tasks)}"}}'""",
-    ]  # fmt: skip
+        f"  {request}",
+    ]
+    if key:
+        lines.insert(-1, "  export TENURE_KEY=$(tenure keys create trying --scope enqueue)")
     if application is None:
         place = lines.index("  tenure jobs list")
         lines[place:place] = [

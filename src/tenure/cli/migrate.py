@@ -33,7 +33,7 @@ def migrate(
     if print_sql:
         print(room.printed(grants=grants), end="")
         return
-    with database(database_url or Settings.load().direct_url) as dsn:
+    with database(database_url or Settings.load().direct_url, migrated=False) as dsn:
         report = room.migrate(dsn, lock_timeout_ms=lock_timeout, grants=grants)
     if as_json:
         print(json.dumps(asdict(report)))

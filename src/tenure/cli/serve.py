@@ -42,10 +42,6 @@ def serve(
     tell(log_level)
     settings = Settings.load()
     with database(database_url) as dsn:
-        if not (database_url or settings.database_url):
-            from tenure.postgres.migrate import migrate
-
-            migrate(dsn)  # the embedded one is nobody else's to set up
         uvloop.run(dispatcher(dsn, settings, host, port, upkeep=upkeep).run(_announce))
 
 

@@ -8,12 +8,14 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 from tenure.cli.database import database
 from tenure.cli.shown import as_json, table
+from tenure.patience import once_there
 from tenure.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,19 +65,28 @@ def _tell(reports: list[Report], in_json: bool) -> None:
         raise typer.Exit(1)
 
 
-async def _until_stopped(dsn: str, settings: Settings) -> Upkeep:
+async def _until_stopped(dsn: str, settings: Settings) -> Upkeep | None:
     """Run the loops until SIGTERM or SIGINT; what they did can be asked afterwards."""
     from tenure.postgres.store import Store
     from tenure.upkeep import Keep, Upkeep
 
-    async with Store.open(dsn, numbers=settings.numbers, connections=CONNECTIONS) as store:
-        loops = Upkeep(store, Keep(**settings.keep))
-        running = asyncio.create_task(loops.run())
-        with _stopping(running):
+    loops: list[Upkeep] = []
+
+    async def run() -> None:
+        connect = partial(Store.connect, dsn, numbers=settings.numbers, connections=CONNECTIONS)
+        store = await once_there(connect, who="upkeep", is_stopping=lambda: False)
+        assert store is not None
+        try:
+            loops.append(Upkeep(store, Keep(**settings.keep)))
             print("upkeep runs; Ctrl-C or SIGTERM ends it", file=sys.stderr, flush=True)
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-        return loops
+            await loops[0].run()
+        finally:
+            await store.close()
+
+    running = asyncio.create_task(run())
+    with _stopping(running), contextlib.suppress(asyncio.CancelledError):
+        await running
+    return loops[0] if loops else None
 
 
 @contextlib.contextmanager
@@ -108,11 +119,12 @@ def _logged() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-def _sum_up(done: Upkeep, in_json: bool) -> None:
+def _sum_up(done: Upkeep | None, in_json: bool) -> None:
+    counts, troubles = (done.counts, done.troubles) if done else ({}, {})
     if in_json:
-        print(as_json({"counts": done.counts, "jumps": done.jumps, "troubles": done.troubles}))
+        print(as_json({"counts": counts, "jumps": done.jumps if done else 0, "troubles": troubles}))
         return
-    said = ", ".join(f"{part} {count:,}" for part, count in sorted(done.counts.items())) or "there was nothing to do"
+    said = ", ".join(f"{part} {count:,}" for part, count in sorted(counts.items())) or "there was nothing to do"
     print(f"upkeep ends: {said}", file=sys.stderr)
-    for part, trouble in done.troubles.items():
+    for part, trouble in troubles.items():
         print(f"  {part}: {trouble}", file=sys.stderr)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tenure.cli.database import told_if_made
 from tenure.cli.importing import imported
 from tenure.errors import BadInput
-from tenure.settings import Settings
+from tenure.settings import Settings, bearer
+from tenure.settings import dispatcher as address
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -78,6 +80,9 @@ def worker(
             f"{application} does not go through the dispatcher at {given}: it was made with settings of its own. "
             "Next: let App() read them from the environment"
         )
+    if app.settings.dispatcher_url is None:
+        with told_if_made():
+            app.database_url()
     if processes > 1:
         raise typer.Exit(_several(processes, name))
     app.run_worker(
@@ -90,6 +95,7 @@ def _set_out(database_url: str | None, dispatcher: str | None, key: str | None) 
     """Let the application find what was given here where it looks for it, and its processes too."""
     if database_url and dispatcher:
         raise BadInput("--database-url and --dispatcher exclude each other: a worker goes to one of the two")
+    dispatcher, key = address("--dispatcher", dispatcher), bearer("--key", key)
     if key and not (dispatcher or Settings.load().dispatcher_url):
         raise BadInput("--key is shown to a dispatcher. Next: give --dispatcher too")
     given = {"DATABASE_URL": database_url, "TENURE_DISPATCHER_URL": dispatcher, "TENURE_KEY": key}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -247,6 +248,11 @@ def _bound(host: str, port: int) -> socket.socket:
         found.bind(address)
     except OSError as error:
         found.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise BadInput(
+                f"cannot listen on {host}: this machine does not have that address. "
+                "Next: give one of its own with --host"
+            ) from None
         raise BadInput(
             f"cannot listen on {host}:{port}: {error.strerror or error}. Next: choose another port with --port"
         ) from None

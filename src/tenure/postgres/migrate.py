@@ -295,11 +295,15 @@ def _in(column: str, values: Iterable[str]) -> str:
 def _become_the_owner(connection: psycopg.Connection[Any]) -> None:
     """What a later release makes belongs to whom the rest belongs to: the owner's role, where there is one."""
     owner = connection.execute(
-        "select nspowner from pg_namespace where nspname = 'tenure' and nspowner = to_regrole('tenure_owner') "
-        "and pg_has_role(nspowner, 'usage')"
+        "select current_database(), has_database_privilege(nspowner, current_database(), 'create') from pg_namespace "
+        "where nspname = 'tenure' and nspowner = to_regrole('tenure_owner') and pg_has_role(nspowner, 'usage')"
     ).fetchone()
-    if owner:
-        connection.execute("set role tenure_owner")
+    if owner is None:
+        return
+    database, may_create = owner
+    if not may_create:  # a right of the database, which a restored one has lost
+        connection.execute(f"grant create on database {quoted(database)} to tenure_owner".encode())
+    connection.execute("set role tenure_owner")
 
 
 def _check_sql(checks: Mapping[str, str]) -> tuple[list[str], list[str], list[str]]:

@@ -97,6 +97,7 @@ class Worker:
         signals = self._on_signals(self._loop)
         threads = ThreadPoolExecutor(self._slots.concurrency, "tenure-handler")
         source: JobSource | None = None
+        begun = False
         try:
             found = await self._found() if until_idle else await self._found_in_time()
             if found is None:  # told to stop before
@@ -117,10 +118,14 @@ class Worker:
             fetch.stopping = self.stopping
             await self._service.start(lambda: self.stopping)  # nothing is claimed before somebody can beat for it
             _log.info("%s works on %s, %d at a time", self.name, ", ".join(self.queues), self._slots.concurrency)
+            begun = True
             await fetch.run(lambda: until_idle and not lives.running)
             await self._let_end(lives)
         finally:
             await self._close(source, threads)
+            if begun:  # one that could not set out has an error to tell, or was told to stop while it waited
+                counted = ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no job came"
+                _log.info("%s stopped: %s", self.name, counted)
             for number in signals:
                 self._loop.remove_signal_handler(number)
 
@@ -200,5 +205,3 @@ class Worker:
         threads.shutdown(wait=False, cancel_futures=True)
         if source is not None:
             await source.close()
-        counted = ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no job came"
-        _log.info("%s stopped: %s", self.name, counted)
