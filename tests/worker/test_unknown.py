@@ -9,6 +9,7 @@ import pytest
 import tenure
 from tenure.app import App
 from tenure.job import NewJob
+from tenure.local import Local
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker.working import until, working
@@ -37,6 +38,18 @@ async def test_job_that_nobody_knew_for_an_hour_is_dead(app: App, store: Store, 
         db.due(made.job_id)
         with pytest.raises(tenure.JobFailed, match="no worker knew the task"):
             await app.result(made.job_id, timeout=10)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_job_that_waits_for_a_busy_worker_is_not_ended_by_one_that_does_not_know_it(
+    store: Store, db: Harness, is_known: bool
+) -> None:
+    made = [await store.enqueue(NewJob("theirs" if n else "other", contract="simple")) for n in (is_known, 1)]
+    (held,) = await store.claim("simple", worker="their worker")
+    assert held.id == made[0].job_id
+    db.sql("update tenure.job set due_at = now() - interval '2 hours', created_at = now() - interval '2 hours'")
+    assert await Local(store).strangers(["simple"], ["default"], ["mine"], worker="mine") == []
+    assert db.row(made[1].job_id)["claims"] == (0 if is_known else 1)
 
 
 @pytest.mark.parametrize(
