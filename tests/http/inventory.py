@@ -14,7 +14,8 @@ from fastapi.routing import iter_route_contexts
 from tenure.http.callers import Keyring
 from tenure.http.desk import Desk
 from tenure.http.guard import Guarded
-from tenure.http.server import application, described
+from tenure.http.openapi import described
+from tenure.http.server import application
 from tests.http.conftest import Caller, proof
 
 #: Those that answer to everybody: a load balancer has no key.

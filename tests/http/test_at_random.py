@@ -42,7 +42,10 @@ def _validator(method: str, path: str, status: int) -> Any:
     """Checks an answer against the schema that is documented for it; fails where none is."""
     described = SCHEMA["paths"][path][method.lower()]["responses"]
     assert str(status) in described, f"{method} {path}: {status} is not documented"
-    shown = described[str(status)]["content"]["application/json"]["schema"]
+    answer = described[str(status)]
+    if "$ref" in answer:
+        answer = SCHEMA["components"]["responses"][answer["$ref"].rpartition("/")[2]]
+    shown = answer["content"]["application/json"]["schema"]
     return jsonschema_rs.validator_for({**shown, "components": SCHEMA["components"]}, validate_formats=True)
 
 

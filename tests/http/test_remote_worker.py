@@ -204,7 +204,7 @@ async def test_a_worker_that_begins_before_its_dispatcher_waits_for_it(
             "E-BAD-INPUT: --database-url and",
         ),
         (["--key", "tenure_x"], "E-BAD-INPUT: --key is shown"),
-        (["--dispatcher", "localhost:9"], "E-BAD-INPUT: TENURE_DISPATCHER_URL must be"),
+        (["--dispatcher", "localhost:9"], "E-BAD-INPUT: --dispatcher must be"),
         (
             ["--until-idle", "--dispatcher", "http://127.0.0.1:9"],
             "E-CANNOT-CONNECT: the dispatcher at http://127.0.0.1:9 cannot be",

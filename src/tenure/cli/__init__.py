@@ -14,7 +14,22 @@ from typing import TYPE_CHECKING
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, dev, dlq, enqueue, jobs, keys, migrate, proving, queues, serve, upkeep, worker
+from tenure.cli import (
+    contracts,
+    demo,
+    dev,
+    dlq,
+    enqueue,
+    jobs,
+    keys,
+    migrate,
+    openapi,
+    proving,
+    queues,
+    serve,
+    upkeep,
+    worker,
+)
 from tenure.cli.shown import refusal
 from tenure.errors import TenureError
 
@@ -40,6 +55,7 @@ queues.add_to(app)
 keys.add_to(app)
 upkeep.add_to(app)
 serve.add_to(app)
+openapi.add_to(app)
 
 
 def _version(wanted: bool) -> None:

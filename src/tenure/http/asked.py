@@ -12,7 +12,7 @@ from tenure.http.callers import Caller
 from tenure.http.desk import Desk
 from tenure.http.guard import Guarded
 from tenure.http.shown import Json
-from tenure.intake import MAX_ID
+from tenure.intake import LENGTHS, MAX_ID
 
 JobId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="The job's id.", examples=["42"])]
 LetterId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="The dead letter's id.", examples=["7"])]
@@ -66,6 +66,8 @@ def repeat_key(request: Request, given: str | None) -> str | None:
         return given
     if not header.strip():
         raise BadInput("the Idempotency-Key header is empty. Next: give a key, or leave it out")
+    if len(header) > LENGTHS["key"]:
+        raise BadInput(f"the Idempotency-Key header has {len(header)} characters; at most {LENGTHS['key']} are allowed")
     if given not in (None, header):
         raise BadInput("the body and the Idempotency-Key header name different keys. Next: give one of them")
     return header

@@ -10,11 +10,12 @@ from fastapi import Query, Request
 
 from tenure import intake
 from tenure.errors import TenureError
-from tenure.http import answers, bodies, shown
-from tenure.http.answers import responses
+from tenure.http import shown
 from tenure.http.asked import caller, desk, must_have_no_key, needs, routes
-from tenure.http.bodies import LONGEST_WAIT_S
 from tenure.http.lines import Which
+from tenure.http.models import claims as models
+from tenure.http.models.fields import LONGEST_WAIT_S
+from tenure.http.models.refusal import responses
 from tenure.http.shown import Json, Quick
 from tenure.job_type import JobType
 from tenure.local import Local
@@ -25,8 +26,8 @@ router = routes("claims")
 _WORK = needs("work")
 
 
-@router.post("/api/v1/claims", responses=responses(answers.Claims, refuses=(409,)), openapi_extra=_WORK)
-async def claim(request: Request, body: bodies.Claim) -> Json:
+@router.post("/api/v1/claims", responses=responses(models.ClaimsWon, refuses=(409,)), openapi_extra=_WORK)
+async def claim(request: Request, body: models.Claim) -> Json:
     """Take due jobs under a lease. `wait_seconds`: wait for some; `claim_key`: ask again after a lost answer."""
     must_have_no_key(request, "give a claim_key")
     at, who = desk(request), caller(request)
@@ -52,8 +53,8 @@ async def claim(request: Request, body: bodies.Claim) -> Json:
     return Json({"claims": won})
 
 
-@router.post("/api/v1/due", responses=responses(answers.DueContracts), openapi_extra=_WORK)
-async def due(request: Request, body: bodies.Due) -> Json:
+@router.post("/api/v1/due", responses=responses(models.DueContracts), openapi_extra=_WORK)
+async def due(request: Request, body: models.Due) -> Json:
     """Which of these contracts have something to claim from these queues now; a hint, which locks nothing."""
     _places(body)
     at = desk(request)
@@ -62,8 +63,8 @@ async def due(request: Request, body: bodies.Due) -> Json:
     return Json({"contracts": found})
 
 
-@router.post("/api/v1/strangers", responses=responses(answers.StrangersFound), openapi_extra=_WORK)
-async def strangers(request: Request, body: bodies.Strangers) -> Json:
+@router.post("/api/v1/strangers", responses=responses(models.StrangersFound), openapi_extra=_WORK)
+async def strangers(request: Request, body: models.Strangers) -> Json:
     """Due jobs of types that this worker does not know; those that nobody knew for an hour are ended."""
     caller(request).must_be_unbound()
     _places(body)
@@ -74,7 +75,7 @@ async def strangers(request: Request, body: bodies.Strangers) -> Json:
     return Json({"jobs": [{"id": str(job_id), "type": kind} for job_id, kind in found]})
 
 
-def _places(body: bodies.Due) -> None:
+def _places(body: models.Due) -> None:
     _names("contract", body.contracts)
     _names("queue", body.queues)
 
@@ -85,11 +86,14 @@ def _names(kind: str, given: Iterable[str]) -> None:
         intake.name(kind, name)
 
 
-@router.get("/api/v1/wakeups", responses=responses(answers.Wakeups, body=False), openapi_extra=_WORK)
+@router.get("/api/v1/wakeups", responses=responses(models.Wakeups, body=False), openapi_extra=_WORK)
 async def wakeups(
     request: Request,
     after: Annotated[str | None, Query(max_length=64, description="The cursor of the last answer.")] = None,
-    wait_seconds: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)] = 0,
+    wait_seconds: Annotated[
+        float,
+        Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="Seconds to wait for something; default 0."),
+    ] = 0,
 ) -> Json:
     """What was heard since the cursor: where there may be jobs, and which jobs something was done to."""
     at = desk(request)
@@ -112,8 +116,8 @@ def _may_hear(request: Request, contract: str, queue: str) -> tuple[str, str] | 
     return (contract, queue) if kind is not None and kind.tenant == who.tenant else None
 
 
-@router.put("/api/v1/types", responses=responses(answers.Declared), openapi_extra=_WORK)
-async def declare(request: Request, body: bodies.Types) -> Json:
+@router.put("/api/v1/types", responses=responses(models.Declared), openapi_extra=_WORK)
+async def declare(request: Request, body: models.Types) -> Json:
     """Declare what tasks want otherwise than their contracts; for all tenants, so a key must be bound to none."""
     caller(request).must_be_unbound()
     types = [JobType(**one.model_dump()) for one in body.types]

@@ -13,9 +13,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from functools import cached_property
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -23,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenure.errors import BadInput, PayloadTooLarge
 from tenure.http.callers import Keyring
+from tenure.http.faults import Schema, in_our_words, wanted
 from tenure.http.refusals import TooSlow
 
 _log = logging.getLogger("tenure.http")
@@ -49,6 +52,11 @@ class Guarded(APIRoute):
         """The scopes of which a caller needs one; none: any key will do."""
         return tuple((self.openapi_extra or {}).get("x-scopes", ()))
 
+    @cached_property
+    def wanted(self) -> Schema:
+        """What a request must be, for the words in which others are refused."""
+        return wanted(self.dependant)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The route's own handler, behind the guard."""
         handle = super().get_route_handler()
@@ -60,9 +68,12 @@ class Guarded(APIRoute):
             if odd := request.query_params.keys() - asks:
                 there = f"there are {', '.join(sorted(asks))}" if asks else "there are none here"
                 raise BadInput(f"there is no parameter {min(odd)[:100]!r} of the query; {there}")
-            if not takes_body:
+            if takes_body:
+                request = JsonRequest(request.scope, request.receive, *await heard(request))
+            try:
                 return await handle(request)
-            return await handle(JsonRequest(request.scope, request.receive, *await heard(request)))
+            except RequestValidationError as error:
+                raise in_our_words(error.errors(), self.wanted) from None
 
         return guarded
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 
 from tenure.errors import TenureError
-from tenure.http import answers, bodies, shown
-from tenure.http.answers import responses
+from tenure.http import shown
 from tenure.http.asked import (
     Cursor,
     JobId,
@@ -24,6 +23,8 @@ from tenure.http.asked import (
     repeat_key,
     routes,
 )
+from tenure.http.models import jobs as models
+from tenure.http.models.refusal import responses
 from tenure.http.refusals import told
 from tenure.http.shown import Json, Quick
 from tenure.job import NewJob
@@ -37,10 +38,13 @@ _READERS = ("enqueue", "work", "operate")
 @router.post(
     "/api/v1/jobs",
     status_code=201,
-    responses={200: {"model": answers.Made}, **responses(answers.Made, status=201, refuses=(409,))},
+    responses={
+        **responses(models.Made, refuses=(409,)),
+        201: {"model": models.Made, "description": "A job that this call made."},
+    },
     openapi_extra=needs("enqueue"),
 )
-async def enqueue(request: Request, body: bodies.Enqueue) -> Json:
+async def enqueue(request: Request, body: models.Enqueue) -> Json:
     """Make a job. With an idempotency key, at most once: the same key and body again get the same job (200)."""
     who, at = caller(request), desk(request)
     job = _traced(request, body.job(who.of(body.tenant_id), repeat_key(request, body.idempotency_key)))
@@ -53,16 +57,14 @@ async def enqueue(request: Request, body: bodies.Enqueue) -> Json:
     return Json(answer, status_code=201 if made.made else 200)
 
 
-@router.post(
-    "/api/v1/jobs/batch", responses=responses(answers.MadeMany, refuses=(409,)), openapi_extra=needs("enqueue")
-)
-async def enqueue_many(request: Request, body: bodies.EnqueueMany) -> Json:
+@router.post("/api/v1/jobs/batch", responses=responses(models.MadeMany, refuses=(409,)), openapi_extra=needs("enqueue"))
+async def enqueue_many(request: Request, body: models.EnqueueMany) -> Json:
     """Make many jobs; each is made or refused by itself, in the order asked."""
     must_have_no_key(request, "give each job its idempotency_key")
     who, at = caller(request), desk(request)
     contracts = await at.contracts(one.contract for one in body.jobs)
 
-    def make(one: bodies.Enqueue) -> asyncio.Future[Enqueued]:
+    def make(one: models.Enqueue) -> asyncio.Future[Enqueued]:
         job = _traced(request, one.job(who.of(one.tenant_id), one.idempotency_key))
         return at.make(job, contracts[one.contract], who)
 
@@ -80,7 +82,7 @@ def _made(one: Enqueued | TenureError) -> dict[str, Any]:
     return {"error": told(one)} if isinstance(one, TenureError) else {"id": str(one.job_id), "made": one.made}
 
 
-@router.get("/api/v1/jobs", responses=responses(answers.JobPage, body=False), openapi_extra=needs("operate"))
+@router.get("/api/v1/jobs", responses=responses(models.JobPage, body=False), openapi_extra=needs("operate"))
 async def list_jobs(
     request: Request,
     q: Annotated[
@@ -104,7 +106,7 @@ async def list_jobs(
 
 @router.get(
     "/api/v1/jobs/{job_id}",
-    responses=responses(answers.Job, refuses=(404,), body=False),
+    responses=responses(models.Job, refuses=(404,), body=False),
     openapi_extra=needs(*_READERS),
 )
 async def show_job(request: Request, job_id: JobId) -> Json:
@@ -127,7 +129,7 @@ async def show_job(request: Request, job_id: JobId) -> Json:
 
 @router.get(
     "/api/v1/jobs/{job_id}/events",
-    responses=responses(answers.Events, refuses=(404,), body=False),
+    responses=responses(models.JobEvents, refuses=(404,), body=False),
     openapi_extra=needs(*_READERS),
 )
 async def events(request: Request, job_id: JobId) -> Json:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Query, Request
 
 from tenure.errors import BadInput, Refused
-from tenure.http import answers, bodies, shown
-from tenure.http.answers import responses
+from tenure.http import shown
 from tenure.http.asked import (
     Cursor,
     LetterId,
@@ -20,6 +19,9 @@ from tenure.http.asked import (
     repeat_key,
     routes,
 )
+from tenure.http.models import letters as models
+from tenure.http.models.operators import Requeue
+from tenure.http.models.refusal import responses
 from tenure.http.refusals import Forbidden, ForeignTenant
 from tenure.http.shown import Json
 from tenure.intake import LENGTHS, MAX_ID
@@ -29,17 +31,24 @@ router = routes("dead letters")
 _APPROVE = needs("approve")
 #: A page ends where its payloads have so many characters; so many letters are looked at first.
 _HEAVIEST, _FIRST_STEP = 4_000_000, 10
-_LETTER = responses(answers.Letter, refuses=(404, 409))
+_LETTER = responses(models.Letter, refuses=(404, 409))
 
 
 @router.get(
-    "/api/v1/dlq/items", responses=responses(answers.LetterPage, body=False), openapi_extra=needs("operate", "approve")
+    "/api/v1/dlq/items", responses=responses(models.LetterPage, body=False), openapi_extra=needs("operate", "approve")
 )
 async def list_letters(
     request: Request,
-    contract: Annotated[str | None, Query(max_length=LENGTHS["contract"])] = None,
-    tenant_id: Annotated[str | None, Query(max_length=LENGTHS["tenant_id"])] = None,
-    status: Literal["open", "requeued", "discarded"] | None = None,
+    contract: Annotated[
+        str | None, Query(max_length=LENGTHS["contract"], description="Those of this contract; default of all.")
+    ] = None,
+    tenant_id: Annotated[
+        str | None,
+        Query(max_length=LENGTHS["tenant_id"], description="Those of this tenant; default the key's, or all."),
+    ] = None,
+    status: Annotated[
+        models.Status | None, Query(description="Those about which this was decided; default all.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Json:
@@ -65,7 +74,7 @@ async def list_letters(
 
 @router.get(
     "/api/v1/dlq/items/{letter_id}",
-    responses=responses(answers.Letter, refuses=(404,), body=False),
+    responses=responses(models.Letter, refuses=(404,), body=False),
     openapi_extra=needs("operate", "approve"),
 )
 async def show_letter(request: Request, letter_id: LetterId) -> Json:
@@ -75,10 +84,10 @@ async def show_letter(request: Request, letter_id: LetterId) -> Json:
 
 @router.post(
     "/api/v1/dlq/items/{letter_id}/requeue",
-    responses=responses(answers.Requeued, refuses=(404, 409)),
+    responses=responses(models.LetterRequeued, refuses=(404, 409)),
     openapi_extra=needs("operate"),
 )
-async def requeue_letter(request: Request, letter_id: LetterId, body: bodies.Again | None = None) -> Json:
+async def requeue_letter(request: Request, letter_id: LetterId, body: Requeue | None = None) -> Json:
     """Run a dead letter's job again, as a new job that points back to it; once."""
     key = repeat_key(request, body.idempotency_key if body else None)
     letter = await _found(request, letter_id)
@@ -87,7 +96,7 @@ async def requeue_letter(request: Request, letter_id: LetterId, body: bodies.Aga
 
 
 @router.post("/api/v1/dlq/items/{letter_id}/discard", responses=_LETTER, openapi_extra=_APPROVE)
-async def discard_letter(request: Request, letter_id: LetterId, body: bodies.Discard) -> Json:
+async def discard_letter(request: Request, letter_id: LetterId, body: models.Discard) -> Json:
     """Ask to throw a dead letter away; done at once where its contract wants no second person."""
     key, letter = repeat_key(request, body.idempotency_key), await _found(request, letter_id)
     asked = await desk(request).store.letters.request_discard(
@@ -97,9 +106,9 @@ async def discard_letter(request: Request, letter_id: LetterId, body: bodies.Dis
 
 
 @router.post("/api/v1/dlq/items/{letter_id}/approve", responses=_LETTER, openapi_extra=_APPROVE)
-async def approve_letter(request: Request, letter_id: LetterId, body: bodies.Approve | None = None) -> Json:
+async def approve_letter(request: Request, letter_id: LetterId, body: models.Approve | None = None) -> Json:
     """Agree that a dead letter be thrown away; never the person who asked."""
-    asked = body or bodies.Approve()
+    asked = body or models.Approve()
     key, letter = repeat_key(request, asked.idempotency_key), await _found(request, letter_id)
     person = _person(request, asked.person)
     return Json(shown.letter(await desk(request).store.letters.approve_discard(letter.id, person=person, key=key)))

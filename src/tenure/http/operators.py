@@ -6,15 +6,16 @@ from typing import Annotated
 
 from fastapi import Path, Request
 
-from tenure.http import answers, bodies, shown
-from tenure.http.answers import responses
+from tenure.http import shown
 from tenure.http.asked import JobId, caller, desk, job_number, needs, repeat_key, routes
+from tenure.http.models import operators as models
+from tenure.http.models.moves import Move
+from tenure.http.models.refusal import responses
 from tenure.http.shown import Json
 from tenure.intake import LENGTHS
 
 router = routes("operators")
 _OPERATE = needs("operate")
-_ANSWER = responses(answers.Answer, refuses=(404, 409))
 
 
 async def _named(request: Request, job_id: str) -> int:
@@ -24,25 +25,31 @@ async def _named(request: Request, job_id: str) -> int:
     return number
 
 
-@router.post("/api/v1/jobs/{job_id}/cancel", responses=_ANSWER, openapi_extra=_OPERATE)
-async def cancel(request: Request, job_id: JobId, body: bodies.Cancel | None = None) -> Json:
+@router.post(
+    "/api/v1/jobs/{job_id}/cancel", responses=responses(models.CancelAnswer, refuses=(404, 409)), openapi_extra=_OPERATE
+)
+async def cancel(request: Request, job_id: JobId, body: models.Cancel | None = None) -> Json:
     """Cancel a job: hard at once; soft at once too unless it is held, then its holder is asked to stop."""
-    asked = body or bodies.Cancel()
+    asked = body or models.Cancel()
     key, number = repeat_key(request, asked.idempotency_key), await _named(request, job_id)
     store, actor = desk(request).store, caller(request).actor
     return Json(shown.answer(await store.cancel(number, mode=asked.mode, reason=asked.reason, actor=actor, key=key)))
 
 
-@router.post("/api/v1/jobs/{job_id}/transition", responses=_ANSWER, openapi_extra=_OPERATE)
-async def transition(request: Request, job_id: JobId, body: bodies.Transition) -> Json:
+@router.post(
+    "/api/v1/jobs/{job_id}/transition",
+    responses=responses(models.TransitionAnswer, refuses=(404, 409)),
+    openapi_extra=_OPERATE,
+)
+async def transition(request: Request, job_id: JobId, body: models.Transition) -> Json:
     """Make the hop to a state by its trigger's own path and guards; refused where the contract has none."""
     key, number = repeat_key(request, body.idempotency_key), await _named(request, job_id)
     store, actor = desk(request).store, caller(request).actor
     return Json(shown.answer(await store.transition(number, body.to, reason=body.reason, actor=actor, key=key)))
 
 
-@router.post("/api/v1/jobs/{job_id}/dead-letter", responses=_ANSWER, openapi_extra=_OPERATE)
-async def dead_letter(request: Request, job_id: JobId, body: bodies.DeadLetter) -> Json:
+@router.post("/api/v1/jobs/{job_id}/dead-letter", responses=responses(Move, refuses=(404, 409)), openapi_extra=_OPERATE)
+async def dead_letter(request: Request, job_id: JobId, body: models.DeadLetter) -> Json:
     """Set a job aside, with its reason."""
     key, number = repeat_key(request, body.idempotency_key), await _named(request, job_id)
     moved = await desk(request).store.dead_letter(
@@ -58,10 +65,10 @@ async def dead_letter(request: Request, job_id: JobId, body: bodies.DeadLetter) 
 
 @router.post(
     "/api/v1/jobs/{job_id}/requeue",
-    responses=responses(answers.Rerun, refuses=(404, 409)),
+    responses=responses(models.JobRequeued, refuses=(404, 409)),
     openapi_extra=_OPERATE,
 )
-async def requeue(request: Request, job_id: JobId, body: bodies.Again | None = None) -> Json:
+async def requeue(request: Request, job_id: JobId, body: models.Requeue | None = None) -> Json:
     """Run a finished job again, as a new job that points back to it."""
     key = repeat_key(request, body.idempotency_key if body else None)
     number = await _named(request, job_id)
@@ -69,7 +76,7 @@ async def requeue(request: Request, job_id: JobId, body: bodies.Again | None = N
     return Json({"id": str(number), "requeued_as": str(made)})
 
 
-@router.get("/api/v1/contracts", responses=responses(answers.Contracts, body=False), openapi_extra=needs())
+@router.get("/api/v1/contracts", responses=responses(models.Contracts, body=False), openapi_extra=needs())
 async def contracts(request: Request) -> Json:
     """The registered contracts, each in its newest version, with this dispatcher's numbers."""
     store = desk(request).store
@@ -77,7 +84,7 @@ async def contracts(request: Request) -> Json:
     return Json({"contracts": [shown.declared(contract) for contract in found]})
 
 
-@router.get("/api/v1/contracts/{name}", responses=responses(answers.Contract, body=False), openapi_extra=needs())
+@router.get("/api/v1/contracts/{name}", responses=responses(models.Contract, body=False), openapi_extra=needs())
 async def contract(
     request: Request,
     name: Annotated[
@@ -88,7 +95,7 @@ async def contract(
     return Json(shown.declared(await desk(request).store.contract(name)))
 
 
-@router.get("/api/v1/queues", responses=responses(answers.Queues, body=False), openapi_extra=_OPERATE)
+@router.get("/api/v1/queues", responses=responses(models.Queues, body=False), openapi_extra=_OPERATE)
 async def queues(request: Request) -> Json:
     """The queues that have live jobs or are paused: what stands in each, over all tenants."""
     caller(request).must_be_unbound()
@@ -96,7 +103,7 @@ async def queues(request: Request) -> Json:
     return Json({"queues": [shown.queue(queue) for queue in found]})
 
 
-@router.get("/api/v1/workers", responses=responses(answers.Workers, body=False), openapi_extra=_OPERATE)
+@router.get("/api/v1/workers", responses=responses(models.Workers, body=False), openapi_extra=_OPERATE)
 async def workers(request: Request) -> Json:
     """Who holds jobs now: how many, since when, and when they were last heard of."""
     caller(request).must_be_unbound()

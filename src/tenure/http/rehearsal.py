@@ -12,9 +12,9 @@ from fastapi import Query, Request
 
 from tenure.contract import HELD
 from tenure.errors import BadInput, JobNotFound, Refused
-from tenure.http import answers
-from tenure.http.answers import responses
 from tenure.http.asked import JobId, caller, desk, job_number, needs, routes
+from tenure.http.models import rehearsal as models
+from tenure.http.models.refusal import responses
 from tenure.http.refusals import Forbidden
 from tenure.http.shown import Json
 from tenure.job import Failure, Job
@@ -27,7 +27,7 @@ _TRANSIENT = Failure("the run was asked to fail for now", "TransientFailure", "T
 
 @router.post(
     "/api/v1/internal/jobs/{job_id}/run",
-    responses=responses(answers.Ran, refuses=(404, 409), body=False),
+    responses=responses(models.RunAnswer, refuses=(404, 409), body=False),
     openapi_extra=needs("operate"),
 )
 async def run(

@@ -8,19 +8,20 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure import __version__
-from tenure.errors import BadInput, CannotConnect, TenureError
+from tenure.errors import CannotConnect, TenureError
 from tenure.http import claims, holding, jobs, letters, operators, rehearsal, tasks
 from tenure.http.asked import needs, routes
 from tenure.http.callers import Keyring
 from tenure.http.desk import Desk
 from tenure.http.guard import RequestIds
+from tenure.http.models import probes
+from tenure.http.openapi import ABOUT, described
 from tenure.http.refusals import NoSuchRoute, WrongMethod, headers_of, status_of, told
 from tenure.http.shown import Json
 from tenure.http.ways import Short
@@ -32,11 +33,6 @@ _READY_S = 1.0
 #: Of what cannot be answered the log tells so often at the most: while the database is away, everybody asks.
 _TELL_S = 10.0
 _PARTS = (jobs, claims, holding, operators, letters, tasks, rehearsal)
-_ABOUT = """Durable jobs on PostgreSQL: held under a lease, moved by a contract.
-
-Send a key as `Authorization: Bearer tenure_…`; `x-scopes` of an operation names the scopes of which it needs one.
-Every answer carries `X-Request-Id` and `X-Trace-Id`.
-"""
 
 
 class _Application(FastAPI):
@@ -56,19 +52,10 @@ def application(
     desk: Desk, keyring: Keyring, *, internal_run: bool = False, max_body_bytes: int = MAX_BODY_BYTES
 ) -> FastAPI:
     """The dispatcher's application, on a desk and the keys of its database."""
-    app = _Application(
-        title="Tenure", version=__version__, description=_ABOUT, openapi_url=None, docs_url=None, redoc_url=None,
-        redirect_slashes=False, generate_unique_id_function=lambda route: route.name,
-    )  # fmt: skip
+    app = routed()
     app.state.desk, app.state.keyring = desk, keyring
     app.state.internal_run, app.state.max_body_bytes = internal_run, max_body_bytes
-    for part in _PARTS:
-        app.include_router(part.router)
-    app.include_router(_about_itself())
-    app.add_api_route("/healthz", _alive, include_in_schema=False, methods=["GET"])
-    app.add_api_route("/readyz", _ready, include_in_schema=False, methods=["GET"])
     app.add_exception_handler(TenureError, _refused)
-    app.add_exception_handler(RequestValidationError, _refused)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _failed)
     return app
@@ -88,15 +75,32 @@ async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
 waiting: ASGIApp = RequestIds(_not_yet)
 
 
-def described(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI of an application, with the way in which keys are sent."""
-    if app.openapi_schema is None:
-        schema = app.openapi()
-        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        schema["security"] = [{"key": []}]
-        for unused in ("HTTPValidationError", "ValidationError"):
-            schema["components"]["schemas"].pop(unused, None)
-    return app.openapi_schema or {}
+def routed() -> FastAPI:
+    """The application's routes, with nothing behind them: to be described, not to be asked."""
+    app = _Application(
+        title="Tenure", version=__version__, summary="Durable jobs on PostgreSQL.", description=ABOUT,
+        license_info={"name": "MIT", "identifier": "MIT"}, openapi_url=None, docs_url=None, redoc_url=None,
+        redirect_slashes=False, generate_unique_id_function=lambda route: route.name,
+    )  # fmt: skip
+    for part in _PARTS:
+        app.include_router(part.router)
+    app.include_router(_about_itself())
+    app.include_router(_probes())
+    return app
+
+
+def _probes() -> APIRouter:
+    """Open to everybody: a load balancer has no key."""
+    router = APIRouter(tags=["probes"], default_response_class=Json)
+    for path, probe, answers in (
+        ("/healthz", _alive, {200: probes.Well}),
+        ("/readyz", _ready, {200: probes.Well, 503: probes.NotReady}),
+    ):
+        said: dict[int | str, Any] = {
+            status: {"model": model, "description": model.__doc__} for status, model in answers.items()
+        }
+        router.get(path, name=path[1:], responses=said, openapi_extra={"security": []})(probe)
+    return router
 
 
 def _about_itself() -> Any:
@@ -149,15 +153,6 @@ async def _failed(request: Request, error: Exception) -> Json:
 
 def _in_our_words(error: Exception) -> TenureError:
     """The framework's own refusals."""
-    if isinstance(error, RequestValidationError):
-        return BadInput("; ".join(_fault(fault) for fault in error.errors()[:5]) or "the request is wrong")
     if isinstance(error, HTTPException) and error.status_code == 405:
         return WrongMethod("this address does not take that method. Next: see /openapi.json")
     return NoSuchRoute("nothing is at this address. Next: see /openapi.json")
-
-
-def _fault(fault: Any) -> str:
-    """One thing that is wrong with a request: where, and what."""
-    where = ".".join(str(part) for part in fault.get("loc", ()) if part != "body")
-    said = str(fault.get("msg", "is wrong"))[:300].encode("ascii", "backslashreplace").decode()
-    return f"{where[:200]}: {said}" if where else said

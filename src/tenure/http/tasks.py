@@ -23,10 +23,10 @@ from tenure.errors import (
     Refused,
     StaleLease,
 )
-from tenure.http import answers, bodies
-from tenure.http.answers import responses
 from tenure.http.asked import caller, desk, job_number, needs, routes
 from tenure.http.desk import Said
+from tenure.http.models import tasks as models
+from tenure.http.models.refusal import responses
 from tenure.http.shown import Json
 from tenure.job import Failure, Held, Job
 from tenure.outcome import Moved
@@ -37,12 +37,17 @@ _WORK = needs("work")
 _VERBS = {"Completed": "succeed", "Failed": "fail", "Canceled": "cancelled"}
 
 
-@router.post("/internal/task-claim", responses=responses(answers.Claimed | answers.NotClaimed), openapi_extra=_WORK)
+@router.post("/internal/task-claim", responses=responses(models.TaskClaimAnswer), openapi_extra=_WORK)
 async def task_claim(
     request: Request,
-    body: bodies.TaskClaim,
+    body: models.TaskClaim,
     idempotency_key: Annotated[
-        str | None, Header(description="A UUIDv4 that becomes the lease token: asked again, the answer is the same.")
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="A UUIDv4 that becomes the lease token: asked again, the answer is the same.",
+            json_schema_extra={"format": "uuid"},
+        ),
     ] = None,
 ) -> Json:
     """Take a task by its id: `Claimed` with the lease, or `NotClaimed` with the reason."""
@@ -63,8 +68,8 @@ async def task_claim(
     )
 
 
-@router.post("/internal/heartbeat", responses=responses(answers.TaskBeat, refuses=(404, 409)), openapi_extra=_WORK)
-async def task_heartbeat(request: Request, body: bodies.TaskHeartbeat) -> Json:
+@router.post("/internal/heartbeat", responses=responses(models.TaskBeat, refuses=(404, 409)), openapi_extra=_WORK)
+async def task_heartbeat(request: Request, body: models.TaskHeartbeat) -> Json:
     """Say that the work on a task goes on: the lease is extended while its token is the current attempt's."""
     at, said = desk(request), Said(await _held(request, body))
     noted = await at.patiently(lambda: at.say("heartbeat", said))
@@ -72,9 +77,9 @@ async def task_heartbeat(request: Request, body: bodies.TaskHeartbeat) -> Json:
 
 
 @router.post(
-    "/internal/task-complete", responses=responses(answers.TaskCompleted, refuses=(404, 409)), openapi_extra=_WORK
+    "/internal/task-complete", responses=responses(models.TaskCompleted, refuses=(404, 409)), openapi_extra=_WORK
 )
-async def task_complete(request: Request, body: bodies.TaskComplete) -> Json:
+async def task_complete(request: Request, body: models.TaskComplete) -> Json:
     """End an attempt: only the current one, with its token. Outputs (of a Completed one) and events go with it.
 
     Whether and when a Failed task runs again is the dispatcher's decision. The same completion again gets the same
@@ -139,7 +144,7 @@ async def _reason(request: Request, refused: Refused) -> str:
     return refused.reason_code
 
 
-async def _held(request: Request, body: bodies.TaskHeartbeat) -> Held:
+async def _held(request: Request, body: models.TaskHeartbeat) -> Held:
     """The claim that this attempt was; refuses an attempt that there never was."""
     at, number = desk(request), job_number(body.task_id)
     claims = await at.claims_of(number, body.attempt, caller(request))

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure.errors import TenureError
+from tenure.http.faults import in_our_words
 from tenure.http.guard import Guarded, heard, let_in
 
 #: An id in a path; what else stands there goes the long way, to be refused.
@@ -56,7 +56,7 @@ class Short:
         request = Request(scope, receive, send)
         try:
             response = await found.answer(request, number[1] if number else None)
-        except (TenureError, RequestValidationError) as error:
+        except TenureError as error:
             response = await self._refused(request, error)
         except Exception as error:
             response = await self._failed(request, error)
@@ -68,6 +68,7 @@ class _Way:
 
     def __init__(self, route: Guarded) -> None:
         needs = route.dependant
+        self._route = route
         self._call: Callable[..., Awaitable[Response]] = route.endpoint
         self._scopes = route.scopes
         self._model: type[BaseModel] = needs.body_params[0].field_info.annotation  # type: ignore[assignment]
@@ -80,11 +81,11 @@ class _Way:
         await let_in(request, self._scopes)
         body, value = await heard(request)
         if not body:
-            raise RequestValidationError([{"loc": ("body",), "msg": "Field required"}])
+            raise in_our_words([{"type": "missing", "loc": ("body",)}], self._route.wanted)
         try:
-            model = self._model.model_validate(value, from_attributes=True)  # as the framework does, for its words
+            model = self._model.model_validate(value, from_attributes=True)  # as the framework does, to find the same
         except ValidationError as error:
-            raise RequestValidationError(error.errors(include_url=False)) from None
+            raise in_our_words(error.errors(include_url=False), self._route.wanted, "body") from None
         for_request, for_body = self._names
         given: dict[str, Any] = {for_request: request, for_body: model}
         if self._place is not None:
