@@ -25,6 +25,8 @@ ABOUT_ALL = {
     ("POST", "/api/v1/strangers"),
     ("PUT", "/api/v1/types"),
     ("GET", "/api/v1/queues"),
+    ("POST", "/api/v1/queues/pause"),
+    ("POST", "/api/v1/queues/resume"),
     ("GET", "/api/v1/workers"),
 }
 _NOBODY: Any = None
@@ -224,6 +226,9 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("GET", _V1 + "contracts"): lambda _: Asked(""),
     ("GET", _V1 + "contracts/{name}"): lambda _: Asked("standard"),
     ("GET", _V1 + "queues"): lambda _: Asked(""),
+    ("POST", _V1 + "queues/pause"): lambda _: Asked("", {"queue": "paused", "reason": "a test"}),
+    ("POST", _V1 + "queues/resume"): lambda _: Asked("", {"queue": "paused"}),
+    ("GET", _JOB + "why"): lambda w: Asked(w.job()),
     ("GET", _V1 + "workers"): lambda _: Asked(""),
     ("GET", _V1 + "dlq/items"): lambda _: Asked(""),
     ("GET", _V1 + "dlq/items/{letter_id}"): lambda w: Asked(w.letter()),

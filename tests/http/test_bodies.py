@@ -245,7 +245,7 @@ def test_a_method_that_an_address_does_not_take_is_refused(target: Target, path:
         response = target.client.request(method, where, content=b"{nonsense")
         refused(response, method)
         assert (response.status_code, response.json()["error"]["code"]) == (405, "METHOD_NOT_ALLOWED")
-        assert set(response.headers["allow"].split(", ")) <= taken
+        assert set(response.headers["allow"].split(", ")) == taken | others
     head = target.client.head(where)
     assert (head.status_code, head.content) == (405, b"")
 

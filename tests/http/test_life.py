@@ -50,9 +50,11 @@ def test_late_holders_are_refused_and_nothing_changes(http: Caller, db: Harness)
         {**proof(claim), "lease_token": "0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"},
     ]
     for body in wrong:
-        for verb in ("succeed", "fail", "heartbeat", "snooze", "hand-back", "cancelled"):
+        for verb in ("succeed", "fail", "heartbeat", "hand-back", "cancelled"):
             http.refused(f"/api/v1/jobs/{job_id}/{verb}", body, 409, "LEASE_CONFLICT")
-        for verb, fact in (("progress", {"value": 1}), ("checkpoint", {"value": 1}), ("effect", {"node": "a"})):
+        value: dict[str, Any] = {"value": 1}
+        facts = {"progress": value, "checkpoint": value, "effect": {"node": "a"}, "snooze": {"seconds": 1}}
+        for verb, fact in facts.items():
             http.refused(f"/api/v1/jobs/{job_id}/{verb}", {**body, **fact}, 409, "LEASE_CONFLICT")
     assert db.fingerprint(int(job_id)) == before
 

@@ -249,9 +249,14 @@ class Remote:
 
     async def log(self, job_id: int) -> list[Logged]:
         """What happened to a job so far."""
-        return await self._read(
-            f"/api/v1/jobs/{job_id}/events", lambda told: [answers.logged(one) for one in told["events"]], job_id
-        )
+        rows: list[Logged] = []
+        path, cursor = f"/api/v1/jobs/{job_id}/events", ""
+        while True:
+            page, following = await self._read(path + cursor, answers.logged_page, job_id)
+            rows += page
+            if following is None:
+                return rows
+            cursor = f"?cursor={following}"
 
     async def _read(self, path: str, read: Callable[[Any], T], about: int | None = None) -> T:
         """Look at something, again where the answer was lost."""

@@ -81,6 +81,11 @@ def logged(told: Told) -> Logged:
     )  # fmt: skip
 
 
+def logged_page(told: Told) -> tuple[list[Logged], str | None]:
+    """A part of the log, and where it goes on."""
+    return [logged(one) for one in told["events"]], told.get("next")
+
+
 def moment(text: str | None) -> datetime | None:
     """A time, where there is one."""
     return None if text is None else datetime.fromisoformat(text)

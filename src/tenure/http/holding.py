@@ -180,6 +180,8 @@ def _facts(one: models.Finish) -> dict[str, Any]:
     for name in _FACTS - _USES.get(one.verb, _REASON):
         if getattr(one, name) is not None:
             raise BadInput(f"a finish of the verb {one.verb} takes no {name}. Next: leave it out")
+    if one.verb == "snooze" and one.seconds is None:
+        raise BadInput("a finish of the verb snooze says for how many seconds. Next: give seconds")
     return {
         "result": one.result,
         "failure": (one.error or models.FailureFacts()).failure() if one.verb == "fail" else None,

@@ -23,13 +23,17 @@ from tenure.http.asked import (
     repeat_key,
     routes,
 )
+from tenure.http.hints import routed
 from tenure.http.models import jobs as models
 from tenure.http.models.refusal import responses
 from tenure.http.refusals import told
 from tenure.http.shown import Json, Quick
+from tenure.intake import MAX_CLAIMS
 from tenure.job import NewJob
 from tenure.outcome import Enqueued
 from tenure.search import parse
+from tenure.why import next_steps
+from tenure.why import why as why_of
 
 router = routes("jobs")
 _READERS = ("enqueue", "work", "operate")
@@ -132,8 +136,34 @@ async def show_job(request: Request, job_id: JobId) -> Json:
     responses=responses(models.JobEvents, refuses=(404,), body=False),
     openapi_extra=needs(*_READERS),
 )
-async def events(request: Request, job_id: JobId) -> Json:
-    """A job's log: every hop, and every fact that its contract writes down, in order."""
+async def events(request: Request, job_id: JobId, limit: Limit = 1_000, cursor: Cursor = None) -> Json:
+    """A job's log: every hop, and every fact that its contract writes down, in order, a page at a time."""
     number, at = job_number(job_id), desk(request)
     await at.kind(number, caller(request))
-    return Json({"events": [shown.event(logged) for logged in await at.store.events(number)]})
+    after = min(cursor_number(cursor) or 0, MAX_CLAIMS)
+    found = await at.store.events(number, after=after, limit=limit + 1)
+    page = found[:limit]
+    more = str(page[-1].seq) if len(found) > limit else None
+    return Json({"events": [shown.event(logged) for logged in page], "next": more})
+
+
+@router.get(
+    "/api/v1/jobs/{job_id}/why",
+    responses=responses(models.WhyAnswer, refuses=(404,), body=False),
+    openapi_extra=needs(*_READERS),
+)
+async def why(request: Request, job_id: JobId) -> Json:
+    """Why a job is (not) running, or why it ended as it did, in a few sentences; and what can be done now."""
+    number, at = job_number(job_id), desk(request)
+    await at.kind(number, caller(request))
+    seen = await at.store.look(number)
+    job = seen.job
+    return Json(
+        {
+            "id": str(job.id),
+            "state": job.state,
+            "role": job.role,
+            "why": why_of(job, seen.log, seen.contract, seen.now, seen.around),
+            "next": [routed(step) for step in next_steps(job, seen.contract, seen.around)],
+        }
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import Path, Request
@@ -101,6 +102,24 @@ async def queues(request: Request) -> Json:
     caller(request).must_be_unbound()
     found = await desk(request).store.queues.list()
     return Json({"queues": [shown.queue(queue) for queue in found]})
+
+
+@router.post("/api/v1/queues/pause", responses=responses(models.QueueChanged), openapi_extra=_OPERATE)
+async def pause(request: Request, body: models.PauseQueue) -> Json:
+    """Let nobody claim from a queue; what is held goes on, and who names a job by its id still gets it."""
+    who = caller(request)
+    who.must_be_unbound()
+    paused, is_new = await desk(request).store.queues.pause(body.queue, actor=who.actor, reason=body.reason)
+    return Json({"queue": body.queue, "changed": is_new, "paused": asdict(paused)})
+
+
+@router.post("/api/v1/queues/resume", responses=responses(models.QueueChanged), openapi_extra=_OPERATE)
+async def resume(request: Request, body: models.ResumeQueue) -> Json:
+    """Let a queue be claimed from again."""
+    who = caller(request)
+    who.must_be_unbound()
+    changed = await desk(request).store.queues.resume(body.queue, actor=who.actor)
+    return Json({"queue": body.queue, "changed": changed, "paused": None})
 
 
 @router.get("/api/v1/workers", responses=responses(models.Workers, body=False), openapi_extra=_OPERATE)

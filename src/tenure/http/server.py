@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure import __version__
@@ -109,7 +109,7 @@ def _about_itself() -> Any:
     @router.get("/openapi.json", include_in_schema=False, openapi_extra=needs())
     async def openapi(request: Request) -> Json:
         """The OpenAPI of this dispatcher."""
-        return Json(described(request.app))
+        return Json(await asyncio.to_thread(described, request.app))  # the first one takes a while
 
     return router
 
@@ -137,10 +137,18 @@ async def _refused(request: Request, error: Exception) -> Json:
     known = error if isinstance(error, TenureError) else _in_our_words(error)
     status = error.status_code if isinstance(error, HTTPException) else status_of(known)
     headers = {**headers_of(known), **(getattr(error, "headers", None) or {})}
+    if "Allow" in headers:
+        headers["Allow"] = ", ".join(sorted({headers["Allow"], *_methods(request)}))
     if status >= 500 and time.monotonic() >= getattr(request.app.state, "tells_at", 0.0):
         request.app.state.tells_at = time.monotonic() + _TELL_S
         _log.warning("%s %r cannot be answered: %s", request.method, request.url.path, known)
     return Json({"error": told(known), "trace_id": request.state.trace_id}, status_code=status, headers=headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """The methods that an address takes, by all of its routes; the framework looks at the first of them."""
+    there = (route for route in _routes() if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in there for method in getattr(route, "methods", None) or ()}
 
 
 async def _failed(request: Request, error: Exception) -> Json:

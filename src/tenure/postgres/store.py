@@ -455,10 +455,11 @@ class Store:
         rows = await self._engine.run(lambda: ask("workers", {"limit": limit}))
         return [Working._make(row) for row in rows]
 
-    async def events(self, job_id: int) -> list[Logged]:
-        """The log of one job, in order."""
+    async def events(self, job_id: int, *, after: int = 0, limit: int | None = None) -> list[Logged]:
+        """The log of one job, in order; of a long one a part, after the row of this number."""
         intake.whole("id", job_id, 1, intake.MAX_ID)
-        return [Logged(*row) for row in await self._engine.run(lambda: ask("events", {"id": job_id}))]
+        rows = await self._engine.run(lambda: ask("events", {"id": job_id, "after": after, "limit": limit}))
+        return [Logged(*row) for row in rows]
 
     async def _upkeep(
         self, contract: str, limit: int, plan: Callable[[Machine, int], Plan[list[Outcome]]]

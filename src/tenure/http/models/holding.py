@@ -143,13 +143,14 @@ class Snooze(KeyedProof):
     """The handler wants to go on later."""
 
     model_config = like(**PROOF, seconds=30)
-    seconds: Seconds = Field(default=0, description="Seconds until the job may be claimed again; default 0.")
+    seconds: Seconds = Field(description="Seconds until the job may be claimed again.")
 
 
-class HandBack(Snooze):
+class HandBack(KeyedProof):
     """The job comes back unfinished."""
 
     model_config = like(**PROOF, seconds=5, reason="the worker stops")
+    seconds: Seconds = Field(default=0, description="Seconds until the job may be claimed again; default 0.")
     reason: Why = None
 
 

@@ -231,8 +231,23 @@ class JobEvent(BaseModel):
 class JobEvents(BaseModel):
     """A job's log, in order."""
 
-    model_config = shown(events=[_EVENT])
+    model_config = shown(events=[_EVENT], next=None)
     events: list[JobEvent] = Field(description="The rows, oldest first.")
+    next: str | None = Field(description="The cursor of the next page; null: this is the last one.")
+
+
+class WhyAnswer(BaseModel):
+    """Why a job is (not) running, or why it ended as it did."""
+
+    model_config = shown(
+        id="42", state="queued", role="ready", why=["Nobody claims it: queue mail is paused since 12:03 by ann."],
+        next=['POST /api/v1/queues/resume with {"queue": "mail"}', "GET /api/v1/jobs/42/events"],
+    )  # fmt: skip
+    id: JobId
+    state: State
+    role: InRole
+    why: list[str] = Field(description="A few sentences, the most important first.")
+    next: list[str] = Field(description="The requests that make sense now, the likeliest first.")
 
 
 def _moment(kind: str, given: str | None) -> datetime | None:

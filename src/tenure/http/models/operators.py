@@ -22,6 +22,7 @@ from tenure.http.models.fields import (
     shown,
     text,
 )
+from tenure.http.models.fields import Queue as QueueOf
 from tenure.http.models.moves import MOVE, NOTE, TAKEN, Move, Note, Taken
 
 _CANCELLED = {**MOVE, "trigger": "cancel", "from_state": "queued", "state": "cancelled"}
@@ -147,6 +148,29 @@ class Queues(BaseModel):
 
     model_config = shown(queues=[_QUEUE])
     queues: list[Queue] = Field(description="The queues, by name.")
+
+
+class ResumeQueue(Body):
+    """An operator's wish that a queue be claimed from again."""
+
+    model_config = like(queue="mail")
+    queue: Annotated[QueueOf, Field(description="The queue's name.")]
+
+
+class PauseQueue(ResumeQueue):
+    """An operator's wish that nobody claim from a queue."""
+
+    model_config = like(queue="mail", reason="the mail server is down")
+    reason: Why = None
+
+
+class QueueChanged(BaseModel):
+    """A queue that was paused or resumed."""
+
+    model_config = shown(queue="mail", changed=True, paused=_PAUSED)
+    queue: str = Field(description="The queue's name.")
+    changed: bool = Field(description="Whether this call changed it.")
+    paused: PausedQueue | None = Field(description="Since when nobody claims from it; null: it is open.")
 
 
 class WorkerAtWork(BaseModel):
