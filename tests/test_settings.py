@@ -34,3 +34,22 @@ def test_what_is_kept_is_read_as_spans_of_time() -> None:
 def test_a_span_that_makes_no_sense_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(BadInput, match=f"^{name} "):
         Settings.load({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("TENURE_MAX_BODY_BYTE", "TENURE_MAX_BODY_BYTES"),
+        ("TENURE_WAKEUP", "TENURE_WAKEUPS"),
+        ("TENURE_STANDART_LEASE_MS", "TENURE_STANDARD_LEASE_MS"),
+        ("TENURE_DISPATCHERS_URL", "TENURE_DISPATCHER_URL"),
+    ],
+)
+def test_a_name_that_is_almost_a_settings_is_refused_with_what_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(BadInput, match=f"{name} is no setting. Next: did you mean {meant}"):
+        Settings.load({name: "1"})
+
+
+@pytest.mark.parametrize("name", ["TENURE_BENCH_KEY", "TENURE_TEST_POOLER", "TENURE_PROVEN", "TENURE_OF_LAND"])
+def test_a_name_that_is_like_no_setting_is_somebody_elses(name: str) -> None:
+    assert Settings.load({name: "1"}) == Settings()

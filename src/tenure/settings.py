@@ -19,8 +19,9 @@ A number given under two names with different values is refused, and so is one o
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from urllib.parse import urlsplit
 
 from tenure.contract import Contract
@@ -39,6 +40,12 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 _SHORTEST_KEY = 16
 #: Looks like a number of the contract `dispatcher`, and is none.
 _DISPATCHER_URL = "TENURE_DISPATCHER_URL"
+_NAMES = (
+    _DISPATCHER_URL, "TENURE_KEY", "TENURE_MAX_PAYLOAD_BYTES", "TENURE_DIRECT_URL", "TENURE_WAKEUPS",
+    "TENURE_ADMIN_KEY", "TENURE_INTERNAL_RUN", "TENURE_MAX_BODY_BYTES", "TENURE_POSTGRES_BIN",
+)  # fmt: skip
+#: Two names that are so much alike are one that was misspelt.
+_ALMOST = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class Settings:
     def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
         """Read the environment; refuses a value that is not a number or outside its range."""
         given = os.environ if environ is None else environ
+        _check_names(given, contracts.values())
         return cls(
             database_url=given.get("DATABASE_URL") or None,
             dispatcher_url=dispatcher(_DISPATCHER_URL, given.get(_DISPATCHER_URL)),
@@ -119,6 +127,16 @@ def _blurred(text: str) -> str:
     """An address without what may be a password in it."""
     _, found, rest = text.rpartition("@")
     return f"…@{rest}" if found else text
+
+
+def _check_names(environ: Mapping[str, str], contracts: Iterable[Contract]) -> None:
+    """Refuse a name that is almost a setting's: misspelt, it would be silently ignored."""
+    known = {*_NAMES, *_KEPT}
+    known |= {f"TENURE_{contract.name}_{number}".upper() for contract in contracts for number in contract.numbers()}
+    for name in environ:
+        if name.startswith("TENURE_") and name not in known:
+            for meant in get_close_matches(name, known, 1, _ALMOST):
+                raise BadInput(f"{name} is no setting. Next: did you mean {meant}?")
 
 
 def _keep(environ: Mapping[str, str]) -> dict[str, float]:
