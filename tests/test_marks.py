@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tenure.job import Job, NewJob
-from tenure.marks import Marks
+from tenure.marks import Marks, is_full
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
@@ -27,7 +27,17 @@ class Clock:
 def job(second: float, queue: str = "default", priority: int = 5) -> Job:
     """A job that was due so long after noon."""
     columns: dict[str, Any] = dict.fromkeys(Job._fields)
-    return Job(**columns | {"queue": queue, "priority": priority, "due_at": NOON + timedelta(seconds=second)})
+    given = {"queue": queue, "priority": priority, "due_at": NOON + timedelta(seconds=second), "payload_json": "{}"}
+    return Job(**columns | given)
+
+
+def test_a_claim_is_full_when_it_took_as_many_as_it_should_or_as_much_as_it_could() -> None:
+    large = job(0)._replace(payload_json="x" * 200_000)
+    assert is_full([job(0)] * 3, 3)
+    assert not is_full([job(0)] * 2, 3)
+    assert not is_full([], 1)
+    assert not is_full([large], 3)
+    assert is_full([large] * 2, 3)
 
 
 def lanes(**marks: float) -> list[str | None]:

@@ -79,7 +79,7 @@ def looked(job_id: int, registry: Registry) -> Plan[Look]:
     contract = (yield from registry.machine(job.contract, job.version)).contract
     (found,) = yield statement("look", {"id": job_id, "bound": MANY + 1})
     now, beat, beat_ms, compensating, ahead, held, created_by, progress, *paused, again, ran_before = found
-    log = [Logged(*row) for row in (yield statement("events", {"id": job_id}))]
+    log = [Logged(*row) for row in (yield statement("events", {"id": job_id, "after": 0, "limit": None}))]
     letter = yield from _letter({"job_id": job_id})
     origin = None if job.origin_letter is None else (yield from _letter({"id": job.origin_letter}))
     record = (yield from records(contract, [job_id])).get(job_id)
