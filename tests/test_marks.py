@@ -38,6 +38,7 @@ def test_a_claim_is_full_when_it_took_as_many_as_it_should_or_as_much_as_it_coul
     assert not is_full([], 1)
     assert not is_full([large], 3)
     assert is_full([large] * 2, 3)
+    assert is_full([job(0)._replace(checkpoint_json="x" * 300_000)], 3)
 
 
 def lanes(**marks: float) -> list[str | None]:

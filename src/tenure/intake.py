@@ -33,7 +33,7 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 _PLAIN = (str, int, float, bool, type(None))
 _SPAN = re.compile(r"([0-9]{1,12})\s*(s|m|h|d)")
 #: The exponents of numbers; texts are stepped over.
-_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|e[+-]([0-9]+)')
+_EXPONENT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|e[+-]([0-9]+)')
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 

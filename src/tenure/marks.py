@@ -30,7 +30,7 @@ _HEAVY = HEAVIEST // 64
 
 def is_full(jobs: Sequence[Job], limit: int) -> bool:
     """Whether a claim that was to take so many took what it could, so that there may be more."""
-    return len(jobs) >= limit or sum(len(job.payload_json) for job in jobs) > _HEAVY
+    return len(jobs) >= limit or sum(len(job.payload_json) + len(job.checkpoint_json or "") for job in jobs) > _HEAVY
 
 
 class Marks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -12,6 +13,8 @@ from tenure.errors import AWAY
 
 _log = logging.getLogger("tenure")
 T = TypeVar("T")
+#: Whoever waits for long says so from time to time.
+_SAY_AGAIN_S = 60.0
 
 
 class Patience:
@@ -33,13 +36,13 @@ class Patience:
 
 async def once_there(ask: Callable[[], Awaitable[T]], *, who: str, is_stopping: Callable[[], bool]) -> T | None:
     """What is asked for, as soon as somebody is there to give it; None where `who` is told to stop before."""
-    patience, said = Patience(), False
+    patience, said, say_again = Patience(), "", 0.0
     while not is_stopping():
         try:
             return await ask()
         except AWAY as error:
-            if not said:
+            if str(error) != said or time.monotonic() >= say_again:
                 _log.warning("%s waits: %s", who, error)
-            said = True
+                said, say_again = str(error), time.monotonic() + _SAY_AGAIN_S
         await patience.wait()
     return None

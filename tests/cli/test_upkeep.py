@@ -116,3 +116,10 @@ def test_it_waits_for_a_database_that_is_away(db: Harness, dsn: str, tmp_path: P
 def test_a_database_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     done = tenure("upkeep", "--once", "--database-url", f"host={tmp_path} dbname=nowhere", cwd=tmp_path)
     assert (done.returncode, done.stderr.split(":")[0]) == (1, "E-CANNOT-CONNECT")
+
+
+def test_a_server_that_does_not_let_it_in_is_not_waited_for(dsn: str, tmp_path: Path) -> None:
+    for part in ("dbname=nonesuch", "user=nobody_of_this_name"):
+        done = tenure("upkeep", "--database-url", f"{dsn} {part}", cwd=tmp_path)
+        assert (done.returncode, done.stderr.split(":")[0]) == (1, "E-NOT-PERMITTED"), done.stderr
+        assert "check the name of the database" in done.stderr

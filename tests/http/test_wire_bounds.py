@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from tenure.http import wire
-from tests.http.conftest import Caller
+from tests.http.conftest import Caller, serving
 from tests.http.test_wire import answer, connected, is_closed, request
 
 _JSON = "Content-Type: application/json"
@@ -106,3 +106,37 @@ def test_an_empty_line_keeps_no_connection(url: str, monkeypatch: pytest.MonkeyP
         assert answer(client)[0] == 200
         client.sendall(b"\r\n")
         assert is_closed(client, 5)
+
+
+def test_what_is_no_request_takes_no_earlier_answer_away(url: str, http: Caller) -> None:
+    with connected(url) as client:
+        head = request("/api/v1/jobs", _JSON, f"Content-Length: {len(_BODY)}", method="POST")
+        client.sendall(head + _BODY + b"\x00 this is no request\r\n\r\n")
+        status, _, told = answer(client)
+        assert (status, told["made"]) == (201, True)
+        assert is_closed(client, 5)
+
+
+def test_the_end_of_a_body_is_no_part_of_the_next_head(url: str) -> None:
+    body = json.dumps({"type": "t", "payload": "x" * 900_000}).encode()
+    first = request("/api/v1/jobs", _JSON, f"Content-Length: {len(body)}", method="POST", body=body)
+    second = request("/healthz")
+    with connected(url) as client:
+        client.sendall(first + second[:-10])
+        assert answer(client)[0] == 201
+        client.sendall(second[-10:])
+        assert answer(client)[0] == 200
+
+
+def test_who_takes_no_answer_does_not_hold_up_the_end(dsn: str) -> None:
+    with pytest.MonkeyPatch.context() as patch, serving(dsn) as url, socket.socket() as client:
+        patch.setattr(wire, "_LAST_BYTES_S", 0.2)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        host, _, port = url.removeprefix("http://").partition(":")
+        client.connect((host, int(port)))
+        client.settimeout(1)
+        with suppress(TimeoutError):
+            while True:
+                client.sendall(request("/healthz") * 100)
+        began = time.monotonic()
+    assert time.monotonic() - began < 15

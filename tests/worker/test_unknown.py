@@ -52,6 +52,14 @@ async def test_job_that_waits_for_a_busy_worker_is_not_ended_by_one_that_does_no
     assert db.row(made[1].job_id)["claims"] == (0 if is_known else 1)
 
 
+async def test_job_of_a_paused_queue_waits_for_as_long_as_it_is_paused(store: Store, db: Harness) -> None:
+    made = await store.enqueue(NewJob("theirs", contract="reliability"))
+    db.sql("update tenure.job set due_at = now() - interval '2 hours', created_at = now() - interval '2 hours'")
+    await store.queues.pause("default", actor="ann")
+    assert await Local(store).strangers(["reliability"], ["default"], ["mine"], worker="mine") == []
+    assert (db.row(made.job_id)["claims"], db.hops(made.job_id)) == (0, [])
+
+
 @pytest.mark.parametrize(
     ("payload", "reason"), [([1, 2], "parse_error"), ({"n": "three"}, "validation_failed"), ({}, "validation_failed")]
 )

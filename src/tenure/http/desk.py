@@ -7,6 +7,7 @@ Whatever is said at the same time by different clients goes in one statement, an
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _REMEMBERED = 100_000
 _CALLERS = 1_000
 #: A job whose row is locked is asked for again after these times: somebody is moving it, and is quick about it.
 _PAUSES_S = (0.01, 0.03, 0.1, 0.2, 0.4)
+#: Who waited for so long in vain is told: others wait behind them.
+_QUICK_S = 1.0
 #: What the gate calls it.
 _TRIGGERS = {"cancelled": "cancel"}
 
@@ -227,9 +230,12 @@ class Desk:
     async def patiently(self, say: Callable[[], Awaitable[T]]) -> T:
         """Say something of one job; while somebody else is moving it, again, some times."""
         for pause in _PAUSES_S:
+            began = time.monotonic()
             try:
                 return await say()
             except Busy:
+                if time.monotonic() - began > _QUICK_S:
+                    raise
                 await asyncio.sleep(pause)
         return await say()
 

@@ -29,8 +29,8 @@ from tenure.postgres.letters import Letter
 
 router = routes("dead letters")
 _APPROVE = needs("approve")
-#: A page ends where its payloads have so many characters; so many letters are looked at first.
-_HEAVIEST, _FIRST_STEP = 4_000_000, 10
+#: A page ends where its payloads have so many characters; so many letters are read at first, and so many at a time.
+_HEAVIEST, _FIRST_STEP, _LARGEST_STEP = 4_000_000, 10, 40
 _LETTER = responses(models.Letter, refuses=(404, 409))
 
 
@@ -67,7 +67,7 @@ async def list_letters(
         if len(found) < wanted:
             return Json({"items": [shown.letter(letter) for letter in page], "next": None})
         weight += sum(len(letter.payload_json or "") + len(letter.last_error_json) for letter in found)
-        after, step = found[-1].id, 4 * step
+        after, step = found[-1].id, min(4 * step, _LARGEST_STEP)
     page = page[:limit]
     return Json({"items": [shown.letter(letter) for letter in page], "next": str(page[-1].id)})
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -52,6 +52,14 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Open(NamedTuple):
+    """What a dispatcher has once its database is there."""
+
+    store: Store
+    keyring: Keyring
+    is_open: bool
+
+
 class Dispatcher:
     """One dispatcher, on one address; runs once."""
 
@@ -83,9 +91,9 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Stop, from any thread: answer what was heard, and end. Told twice, at once."""
+        self._was_told = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop)
-        self._was_told = True
 
     def _stop(self) -> None:
         if self._stopping is not None and self._stopping.is_set() and self._server is not None:
@@ -129,6 +137,7 @@ class Dispatcher:
         """Serve until told to stop. `ready` hears the address, and whether anybody on this machine may come in."""
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._was_told:
+            self._socket.close()
             return
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -144,14 +153,14 @@ class Dispatcher:
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn has no event for it)
                 await asyncio.sleep(0.005)
-            store = await self._connected(self._stopping)
-            if store is not None:
+            came_to = await self._connected(self._stopping)
+            if came_to is not None:
                 if signals:  # the process is ours
                     collect_seldom()
                 try:
-                    await self._serve(store, serving, self._stopping, ready)
+                    await self._serve(came_to, serving, self._stopping, ready)
                 finally:
-                    await store.close()
+                    await came_to.store.close()
         finally:
             server.should_exit = True
             await serving
@@ -164,30 +173,42 @@ class Dispatcher:
         """Answer a request: as the application does, or that there is none yet."""
         await (self._application or waiting)(scope, receive, send)
 
-    async def _connected(self, stopping: asyncio.Event) -> Store | None:
-        """A store, as soon as the database is there; None where it is told to stop before."""
+    async def _connected(self, stopping: asyncio.Event) -> _Open | None:
+        """The store and who may come in, as soon as the database is there; None where it is told to stop before."""
+        waiting = once_there(self._open, who="the dispatcher", is_stopping=stopping.is_set)
+        connecting, told = asyncio.create_task(waiting), asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait([connecting, told], return_when="FIRST_COMPLETED")
+        finally:
+            told.cancel()
+            connecting.cancel()
+        await asyncio.wait([connecting])
+        return None if connecting.cancelled() else connecting.result()
+
+    async def _open(self) -> _Open:
         settings = self._settings
-
-        async def connect() -> Store:
-            return await Store.connect(
-                self._dsn, numbers=settings.numbers, max_bytes=settings.max_payload_bytes,
-                connections=_CONNECTIONS, wake=settings.wakeups, patience_s=_PATIENCE_S,
-            )  # fmt: skip
-
-        return await once_there(connect, who="the dispatcher", is_stopping=stopping.is_set)
+        store = await Store.connect(
+            self._dsn, numbers=settings.numbers, max_bytes=settings.max_payload_bytes,
+            connections=_CONNECTIONS, wake=settings.wakeups, patience_s=_PATIENCE_S,
+        )  # fmt: skip
+        try:
+            await store.contracts()  # a schema that is missing is said here, and not to the first client
+            keyring = Keyring(store, settings.admin_key)
+            return _Open(store, keyring, await keyring.is_open())
+        except BaseException:
+            await store.close()
+            raise
 
     async def _serve(
         self,
-        store: Store,
+        came_to: _Open,
         serving: asyncio.Task[None],
         stopping: asyncio.Event,
         ready: Callable[[str, bool], None],
     ) -> None:
         settings, server = self._settings, self._server
         assert server is not None
-        await store.contracts()  # a schema that is missing is said here, and not to the first client
-        keyring = Keyring(store, settings.admin_key)
-        is_open = await keyring.is_open()
+        store, keyring, is_open = came_to
         if is_open and not is_loopback(self._host):
             raise BadInput(
                 f"a dispatcher without keys must not listen on {self._host}: anybody could do anything. "

@@ -24,6 +24,8 @@ HEAD_BYTES = 64 * 1024
 REQUEST_S = 60.0
 #: Of an answer some bytes must be taken in so many seconds.
 UNREAD_S = 60.0
+#: And so many when the dispatcher stops.
+_LAST_BYTES_S = 5.0
 #: What stands around the body may have so many bytes for each of its own (chunks of one byte have five), and so many.
 _AROUND, _SLACK = 8, 8 * HEAD_BYTES
 #: The headers with which a client offers to speak something else.
@@ -42,9 +44,10 @@ class Wire(HttpToolsProtocol):
     _head = _raw = _body = 0
     _in_head = False
     _in_request = True  # a connection on which nothing ever comes is late, too
-    _is_offer = False
+    _is_offer = _began_here = False
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, and wait for a first request no longer than for its end."""
@@ -54,19 +57,22 @@ class Wire(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing any more."""
         self._end()
+        if self._closing is not None:
+            self._closing.cancel()
         self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Hear a part; refuses a head without end as soon as it is too large."""
         self._unset_keepalive_if_required()
+        self._began_here = False
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self.send_400_response("")
         if self.transport.is_closing():
             return
-        if self._in_request:
+        if self._in_request and not self._began_here:  # in that part may be the end of another one
             self._raw += len(data)
             self._head += len(data) if self._in_head else 0
             if self._head > HEAD_BYTES or self._raw > _SLACK + (1 + _AROUND) * self._body:
@@ -108,7 +114,7 @@ class Wire(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self._head = self._raw = self._body = 0
-        self._in_head = self._in_request = True
+        self._in_head = self._in_request = self._began_here = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; what comes behind a body is none."""
@@ -149,6 +155,30 @@ class Wire(HttpToolsProtocol):
             self._unread.cancel()
             self._unread = None
 
+    def on_response_complete(self) -> None:
+        """An answer is written; where it was the last one, the connection closes."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._close()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing came for long enough."""
+        self._close()
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._close(_LAST_BYTES_S)
+
+    def _close(self, within_s: float | None = None) -> None:
+        """Close, and do not wait for ever for who does not take what was written."""
+        self.transport.close()
+        self._end()
+        if self._closing is not None:
+            self._closing.cancel()
+        self._closing = self.loop.call_later(UNREAD_S if within_s is None else within_s, self.transport.abort)
+
     def _await_reader(self, size: int) -> None:
         def look() -> None:
             left = self.transport.get_write_buffer_size()
@@ -161,6 +191,15 @@ class Wire(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, and hear no more."""
+        if self._is_answering() and (self._in_head or not self._in_request):
+            # What was heard before it is answered, and nothing else: whoever asked that would take this for the answer.
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
+            self._end()
+            return
+        if self.pipeline or (self._is_answering() and self.cycle.response_started):
+            self._close()
+            return
         error: TenureError = BadInput("this is not a request in HTTP/1.1")
         status = HTTPStatus.BAD_REQUEST
         if self._head > HEAD_BYTES:
@@ -174,11 +213,11 @@ class Wire(HttpToolsProtocol):
             "connection: close", "", body,
         )  # fmt: skip
         self.transport.write("\r\n".join(lines).encode())
-        self.transport.close()
+        self._close()
 
     def _await_end(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_S, self.transport.close)
+            self._deadline = self.loop.call_later(REQUEST_S, self._close)
 
     def _end(self) -> None:
         self._in_request = False

@@ -10,6 +10,7 @@ statistics of an empty table PostgreSQL would choose scans and sorts that read e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,11 @@ PLANNER = {
 
 #: What PgBouncer says to a connection that comes with settings.
 _NO_SETTINGS = "unsupported startup parameter"
+
+#: What a server says that is there, to whom it will not let in.
+_TURNED_AWAY = re.compile(
+    r'authentication failed|no pg_hba\.conf entry|(database|role) "[^"]*" does not exist|no such (user|database)'
+)
 
 _TRIED_AGAIN = (
     psycopg.errors.LockNotAvailable,
@@ -127,6 +133,8 @@ def connecting() -> Iterator[None]:
         yield
     except psycopg.OperationalError as error:
         why = " ".join(str(error).split())
+        if _TURNED_AWAY.search(why):  # it is there, and waiting does not help
+            raise NotPermitted(f"{why}. Next: check the name of the database, the role and its password") from error
         raise CannotConnect(f"{why}. Next: check the address of the database, and that it runs") from error
 
 

@@ -73,6 +73,7 @@ class Worker:
         )
         self._service = ServiceThread(open_service_source or open_source, [self._heart.run, *services])
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._finding: asyncio.Task[tuple[JobSource, Mapping[str, Contract]] | None] | None = None
         self._fetch: Fetch | None = None
         self._lives: Lives | None = None
         self._executor: Executor | None = None
@@ -143,6 +144,8 @@ class Worker:
             self._loop.call_soon_threadsafe(self._fetch.look, contract)
 
     def _stop(self) -> None:
+        if self._finding is not None:
+            self._finding.cancel()
         if self._fetch is not None and not self._fetch.stopping:
             self._fetch.stopping = True
             _log.info("%s stops: %d jobs are running", self.name, self._slots.busy)
@@ -184,8 +187,15 @@ class Worker:
         for task in lives.tasks:  # the database does not hear: their leases run out, which comes to the same
             task.cancel()
 
-    def _found_in_time(self) -> Awaitable[tuple[JobSource, Mapping[str, Contract]] | None]:
-        return once_there(self._found, who=self.name, is_stopping=lambda: self.stopping)
+    async def _found_in_time(self) -> tuple[JobSource, Mapping[str, Contract]] | None:
+        """The same, as soon as somebody is there; None where it is told to stop before."""
+        waiting = once_there(self._found, who=self.name, is_stopping=lambda: self.stopping)
+        self._finding = finding = asyncio.create_task(waiting)
+        try:
+            await asyncio.wait([finding])
+        finally:
+            finding.cancel()
+        return None if finding.cancelled() else finding.result()
 
     async def _found(self) -> tuple[JobSource, Mapping[str, Contract]]:
         """Where jobs come from, and the contracts they have there."""

@@ -12,5 +12,5 @@ cross join lateral (
     where contract = name and job.queue = lane.queue and role = 'ready' and coalesce(due_at, '-infinity') <= clock_timestamp()
     limit 1000
 ) as first
-where type <> all (:known::text[])
+where type <> all (:known::text[]) and lane.queue not in (select queue.name from tenure.queue where paused_at is not null)
 limit 100
