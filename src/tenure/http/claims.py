@@ -86,7 +86,7 @@ def _names(kind: str, given: Iterable[str]) -> None:
         intake.name(kind, name)
 
 
-@router.get("/api/v1/wakeups", responses=responses(models.Wakeups, body=False), openapi_extra=_WORK)
+@router.get("/api/v1/wakeups", responses=responses(models.WakeupsHeard, body=False), openapi_extra=_WORK)
 async def wakeups(
     request: Request,
     after: Annotated[str | None, Query(max_length=64, description="The cursor of the last answer.")] = None,
@@ -117,7 +117,7 @@ def _may_hear(request: Request, contract: str, queue: str) -> tuple[str, str] | 
 
 
 @router.put("/api/v1/types", responses=responses(models.Declared), openapi_extra=_WORK)
-async def declare(request: Request, body: models.Types) -> Json:
+async def declare(request: Request, body: models.DeclareTypes) -> Json:
     """Declare what tasks want otherwise than their contracts; for all tenants, so a key must be bound to none."""
     caller(request).must_be_unbound()
     types = [JobType(**one.model_dump()) for one in body.types]

@@ -94,7 +94,7 @@ async def undone(request: Request, job_id: JobId, body: models.Undone) -> Json:
 
 @router.get(
     "/api/v1/jobs/{job_id}/effects",
-    responses=responses(models.Effects, refuses=(404,), body=False),
+    responses=responses(models.EffectsHad, refuses=(404,), body=False),
     openapi_extra=_WORK,
 )
 async def effects(request: Request, job_id: JobId) -> Json:
@@ -153,7 +153,7 @@ async def compensation_failed(request: Request, job_id: JobId, body: models.Fail
 
 
 @router.post("/api/v1/finishes", responses=responses(models.FinishAnswers, refuses=(409,)), openapi_extra=_WORK)
-async def finishes(request: Request, body: models.Finishes) -> Json:
+async def finishes(request: Request, body: models.FinishMany) -> Json:
     """Last words of many jobs; each is answered or refused by itself, in the order asked."""
     at = desk(request)
     became = await _each(
@@ -164,7 +164,7 @@ async def finishes(request: Request, body: models.Finishes) -> Json:
 
 async def _each(request: Request, asked: Sequence[P], say: Callable[[P, Held], asyncio.Future[Any]]) -> list[Any]:
     """Say something of each of many jobs; what became of each."""
-    must_have_no_key(request, "give each finish or start its idempotency_key")
+    must_have_no_key(request, "in finishes and starts give each its idempotency_key; heartbeats need none")
     at, who = desk(request), caller(request)
     kinds = await at.kinds(job_numbers(one.id for one in asked))
 
@@ -191,7 +191,7 @@ def _facts(one: models.Finish) -> dict[str, Any]:
 
 
 @router.post("/api/v1/starts", responses=responses(models.StartAnswers, refuses=(409,)), openapi_extra=_WORK)
-async def starts(request: Request, body: models.Starts) -> Json:
+async def starts(request: Request, body: models.StartMany) -> Json:
     """Say of many jobs that their handlers begin."""
     at = desk(request)
     became = await _each(request, body.starts, lambda one, held: at.say("start", Said(held, one.idempotency_key)))
@@ -200,7 +200,7 @@ async def starts(request: Request, body: models.Starts) -> Json:
 
 
 @router.post("/api/v1/heartbeats", responses=responses(models.HeartbeatAnswers, refuses=(409,)), openapi_extra=_WORK)
-async def heartbeats(request: Request, body: models.Heartbeats) -> Json:
+async def heartbeats(request: Request, body: models.HeartbeatMany) -> Json:
     """Say of many jobs that the work goes on."""
     at = desk(request)
     became = await _each(request, body.heartbeats, lambda _, held: at.say("heartbeat", Said(held)))

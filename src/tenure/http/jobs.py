@@ -90,7 +90,12 @@ def _made(one: Enqueued | TenureError) -> dict[str, Any]:
 async def list_jobs(
     request: Request,
     q: Annotated[
-        str, Query(max_length=1_000, description="What to find.", examples=["state:dead type:send age:>1h"])
+        str,
+        Query(
+            max_length=1_000,
+            description="What to find, by state, type, queue, tenant, contract and age; empty: all.",
+            examples=["state:dead type:send age:>1h"],
+        ),
     ] = "",
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -6,6 +6,8 @@ referenced. Nothing here is asked for while requests are answered; the document 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -21,8 +23,9 @@ from tenure.intake import LENGTHS
 
 ABOUT = """Durable jobs on PostgreSQL: held under a lease, moved by a contract.
 
-Send a key as `Authorization: Bearer tenure_…`; `x-scopes` of an operation names the scopes of which it needs one.
-Every answer carries `X-Request-Id` and `X-Trace-Id`. After a lost answer, ask again: with the same key it is the same.
+Send a key as `Authorization: Bearer tenure_…`; `x-scopes` of an operation names the scopes of which it needs one
+(empty: any key). Every answer carries `X-Request-Id` and `X-Trace-Id`. After a lost answer, ask again: with the same
+key it is the same.
 """
 _HERE = "#/components/schemas/"
 #: What the framework describes beside ours, and we never answer.
@@ -52,6 +55,26 @@ _REPEAT_KEY = {
 }
 
 
+#: What generated clients call an operation, where the name of its function would say too little there.
+_OPERATIONS = {
+    "enqueue": "enqueue_job", "enqueue_many": "enqueue_jobs", "events": "list_job_events", "why": "explain_job",
+    "claim": "claim_jobs", "due": "list_due_contracts", "strangers": "find_strangers", "wakeups": "hear_wakeups",
+    "declare": "declare_types", "start": "start_job", "heartbeat": "heartbeat_job", "progress": "show_progress",
+    "checkpoint": "save_checkpoint", "effect": "record_effect", "undone": "record_undone", "effects": "list_effects",
+    "succeed": "succeed_job", "fail": "fail_job", "snooze": "snooze_job", "hand_back": "hand_back_job",
+    "cancelled": "end_cancelled_job", "compensated": "end_compensation", "compensation_failed": "fail_compensation",
+    "finishes": "finish_jobs", "starts": "start_jobs", "heartbeats": "heartbeat_jobs", "cancel": "cancel_job",
+    "transition": "move_job", "dead_letter": "dead_letter_job", "requeue": "requeue_job",
+    "contracts": "list_contracts", "contract": "show_contract", "queues": "list_queues", "pause": "pause_queue",
+    "resume": "resume_queue", "workers": "list_workers", "run": "run_job",
+}  # fmt: skip
+
+
+def operation_id(name: str) -> str:
+    """The id of the operation of a function of this name."""
+    return _OPERATIONS.get(name, name)
+
+
 def described(app: FastAPI, server: str = "/") -> dict[str, Any]:
     """The OpenAPI of an application, for clients of the dispatcher at this address."""
     if app.openapi_schema is None:
@@ -79,6 +102,9 @@ def _finish(document: dict[str, Any]) -> None:
     }
     for operation in _operations(document):
         operation["responses"] = _responses(operation["responses"])
+        if "requestBody" in operation:
+            inside = operation["requestBody"]["content"]["application/json"]
+            inside["schema"] = _given(inside["schema"])  # one that may be left out is left out, and not null
         for parameter in operation.get("parameters", ()):
             parameter["schema"] = _given(parameter["schema"])
         if _takes_key(operation, models):
@@ -92,7 +118,26 @@ def _schemas(names: Iterable[str]) -> dict[str, Any]:
         (model, "validation" if issubclass(model, Body) else "serialization") for model in models
     ]
     _, found = models_json_schema(modes, ref_template=f"{_HERE}{{model}}")
-    return {name: found["$defs"][name] for name in sorted(names) if name not in _UNUSED}
+    return {name: _plain(found["$defs"][name]) for name in _with_theirs(names, found["$defs"]) if name not in _UNUSED}
+
+
+def _with_theirs(names: Iterable[str], found: dict[str, Any]) -> list[str]:
+    """These schemas and those that they refer to, which may be no models."""
+    wanted, left = set[str](), list(names)
+    while left:
+        name = left.pop()
+        if name not in wanted and name not in _UNUSED:
+            wanted.add(name)
+            left += re.findall(f'"{_HERE}([^"]+)"', json.dumps(found[name]))
+    return sorted(wanted)
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema for generators: no titles, and no defaults, which some take for always there, and others send along."""
+    for said in schema.get("properties", {}).values():
+        said.pop("title", None)
+        said.pop("default", None)
+    return schema
 
 
 def _below(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:

@@ -77,7 +77,7 @@ async def requeue(request: Request, job_id: JobId, body: models.Requeue | None =
     return Json({"id": str(number), "requeued_as": str(made)})
 
 
-@router.get("/api/v1/contracts", responses=responses(models.Contracts, body=False), openapi_extra=needs())
+@router.get("/api/v1/contracts", responses=responses(models.ContractList, body=False), openapi_extra=needs())
 async def contracts(request: Request) -> Json:
     """The registered contracts, each in its newest version, with this dispatcher's numbers."""
     store = desk(request).store
@@ -96,7 +96,7 @@ async def contract(
     return Json(shown.declared(await desk(request).store.contract(name)))
 
 
-@router.get("/api/v1/queues", responses=responses(models.Queues, body=False), openapi_extra=_OPERATE)
+@router.get("/api/v1/queues", responses=responses(models.QueueList, body=False), openapi_extra=_OPERATE)
 async def queues(request: Request) -> Json:
     """The queues that have live jobs or are paused: what stands in each, over all tenants."""
     caller(request).must_be_unbound()
@@ -122,7 +122,7 @@ async def resume(request: Request, body: models.ResumeQueue) -> Json:
     return Json({"queue": body.queue, "changed": changed, "paused": None})
 
 
-@router.get("/api/v1/workers", responses=responses(models.Workers, body=False), openapi_extra=_OPERATE)
+@router.get("/api/v1/workers", responses=responses(models.WorkerList, body=False), openapi_extra=_OPERATE)
 async def workers(request: Request) -> Json:
     """Who holds jobs now: how many, since when, and when they were last heard of."""
     caller(request).must_be_unbound()

@@ -21,7 +21,7 @@ from tenure.http.callers import Keyring
 from tenure.http.desk import Desk
 from tenure.http.guard import RequestIds
 from tenure.http.models import probes
-from tenure.http.openapi import ABOUT, described
+from tenure.http.openapi import ABOUT, described, operation_id
 from tenure.http.refusals import NoSuchRoute, WrongMethod, headers_of, status_of, told
 from tenure.http.shown import Json
 from tenure.http.ways import Short
@@ -80,7 +80,7 @@ def routed() -> FastAPI:
     app = _Application(
         title="Tenure", version=__version__, summary="Durable jobs on PostgreSQL.", description=ABOUT,
         license_info={"name": "MIT", "identifier": "MIT"}, openapi_url=None, docs_url=None, redoc_url=None,
-        redirect_slashes=False, generate_unique_id_function=lambda route: route.name,
+        redirect_slashes=False, generate_unique_id_function=lambda route: operation_id(route.name),
     )  # fmt: skip
     for part in _PARTS:
         app.include_router(part.router)

@@ -137,7 +137,7 @@ class Wakeup(BaseModel):
     queue: str = Field(description="The queue, empty for any; under the contract # the job's id.")
 
 
-class Wakeups(BaseModel):
+class WakeupsHeard(BaseModel):
     """What was heard since the cursor."""
 
     model_config = shown(wakeups=[{"contract": "standard", "queue": "mail"}], cursor="5c0f.17")
@@ -163,7 +163,7 @@ class JobType(Body):
     )
 
 
-class Types(Body):
+class DeclareTypes(Body):
     """What an application's tasks want otherwise than their contracts."""
 
     model_config = like(types=[_TYPE])

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
 
 from tenure.intake import LENGTHS, MAX_CLAIMS, MAX_DELAY_MS
 
@@ -85,7 +86,13 @@ Number = StrictInt | StrictFloat
 Seconds = Annotated[Number, up_to(MAX_DELAY_MS / 1_000)]
 Count = Annotated[StrictInt, Field(ge=0, le=MAX_CLAIMS)]
 Milliseconds = Annotated[StrictInt, Field(ge=0, le=MAX_DELAY_MS)]
-Role = Literal["ready", "waiting", "leased", "active", "settling", "done"]
+Role = TypeAliasType(
+    "Role",
+    Annotated[
+        Literal["ready", "waiting", "leased", "active", "settling", "done"],
+        Field(description="What a state means to every contract.", examples=["ready"]),
+    ],
+)
 
 #: Fields that many bodies have.
 RepeatKey = Annotated[
@@ -107,7 +114,10 @@ Claims = Annotated[int, Field(description="How often the job was claimed; only e
 Counter = Annotated[int, Field(description="The contract's own count of attempts or retries.")]
 LeaseToken = Annotated[UUID, Field(description="The lease's token, which every word of its holder shows.")]
 LeaseEnd = Annotated[datetime | None, Field(description="When the lease ends by the database's clock; null: no lease.")]
-DueAt = Annotated[datetime | None, Field(description="When the job may be claimed; null where it waits for nothing.")]
+DueAt = Annotated[
+    datetime | None,
+    Field(description="When it may be claimed, or was last to be; null: at once."),
+]
 TraceId = Annotated[str, Field(description="The trace that the job belongs to: the one given, else made from its id.")]
 CorrelationId = Annotated[str, Field(description="What the job belongs to: the id given, else made from the job's.")]
 

@@ -92,7 +92,7 @@ class EffectUndone(BaseModel):
     id: JobId
 
 
-class Effects(BaseModel):
+class EffectsHad(BaseModel):
     """Nodes that have had their effect, newest first."""
 
     model_config = shown(effects={"charge": {"receipt": "r-17"}})
@@ -170,12 +170,13 @@ class Finish(KeyedProof):
     result: Any = Field(default=None, description="Of succeed: what the handler returned; default null.")
     error: FailureFacts | None = Field(default=None, description="Of fail: what went wrong.")
     seconds: Seconds | None = Field(
-        default=None, description="Of snooze and hand-back: seconds until the job may be claimed again; default 0."
+        default=None,
+        description="Of snooze (needed) and hand-back (default 0): seconds until the job may be claimed again.",
     )
     reason: Why = Field(default=None, description="Of hand-back and cancelled: why, for who reads the job's log.")
 
 
-class Finishes(Body):
+class FinishMany(Body):
     """Last words of many jobs."""
 
     model_config = like(finishes=[{**_ONE, "verb": "succeed", "result": {"sent": True}}])
@@ -191,7 +192,7 @@ class Start(KeyedProof):
     id: Id = Field(description="The job's id.")
 
 
-class Starts(Body):
+class StartMany(Body):
     """Handlers of many jobs that begin."""
 
     model_config = like(starts=[_ONE])
@@ -207,7 +208,7 @@ class Beat(Proof):
     id: Id = Field(description="The job's id.")
 
 
-class Heartbeats(Body):
+class HeartbeatMany(Body):
     """Heartbeats of many jobs."""
 
     model_config = like(heartbeats=[_ONE])

@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field
 
 from tenure.http.models.fields import (
     DONE_AT,
-    MADE_AT,
     UNTIL,
     Body,
     Claims,
@@ -30,9 +29,9 @@ from tenure.http.models.fields import (
 Status = Literal["open", "requeued", "discarded"]
 _LETTER: dict[str, Any] = {
     "dlq_id": "7", "id": "7", "job_id": "42", "contract": "standard", "tenant_id": "default", "type": "send",
-    "reason_code": "PermanentError", "stage": None, "counter": 1, "claims": 1, "last_owner": "w1",
+    "reason_code": "permanent_error", "stage": "exec", "counter": 1, "claims": 1, "last_owner": "w1",
     "last_lease_expires_at": UNTIL, "correlation_id": "order:17", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
-    "status": "open", "failed_at": DONE_AT, "created_at": MADE_AT, "updated_at": DONE_AT, "requeued_as": None,
+    "status": "open", "failed_at": DONE_AT, "created_at": DONE_AT, "updated_at": DONE_AT, "requeued_as": None,
     "requeued_by": None, "discard_reason": None, "discard_asked_by": None, "discard_asked_at": None,
     "discard_approved_by": None, "payload": {"to": "a@b.c"},
     "last_error": {"type": "PermanentError", "message": "no such address"},

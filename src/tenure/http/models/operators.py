@@ -113,7 +113,7 @@ class Contract(BaseModel):
     declaration: dict[str, Any] = Field(description="All of it, with this dispatcher's numbers.")
 
 
-class Contracts(BaseModel):
+class ContractList(BaseModel):
     """The registered contracts."""
 
     model_config = shown(contracts=[_CONTRACT])
@@ -143,7 +143,7 @@ class Queue(BaseModel):
     paused: PausedQueue | None = Field(description="Since when nobody claims from it; null: it is open.")
 
 
-class Queues(BaseModel):
+class QueueList(BaseModel):
     """Queues that have live jobs or are paused."""
 
     model_config = shown(queues=[_QUEUE])
@@ -184,7 +184,7 @@ class WorkerAtWork(BaseModel):
     lease_expires_at: LeaseEnd
 
 
-class Workers(BaseModel):
+class WorkerList(BaseModel):
     """Those who hold jobs now."""
 
     model_config = shown(workers=[_WORKER])
