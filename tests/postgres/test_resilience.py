@@ -23,6 +23,7 @@ from tenure.errors import (
     Busy,
     CannotConnect,
     ConnectionLost,
+    NotPermitted,
     Refused,
     SchemaError,
     TenureError,
@@ -193,7 +194,7 @@ async def test_unreachable_database_is_said_at_once(dsn: str) -> None:
         await Store.connect(make_conninfo("", host="127.0.0.1", port=1, dbname="x", user="u", password="s3cret"))
     assert time.monotonic() - begun < 5
     assert "s3cret" not in str(refusal.value)
-    with pytest.raises(CannotConnect, match="does not exist"):
+    with pytest.raises(NotPermitted, match=r"does not exist.*Next: check the name"):
         await Store.connect(make_conninfo(dsn, dbname="nowhere"))
 
 

@@ -160,6 +160,8 @@ class Wire(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._close()
+        elif self.pipeline:  # first what was heard: whoever sends quicker than they read must not fill the memory
+            self.flow.pause_reading()
 
     def timeout_keep_alive_handler(self) -> None:
         """Nothing came for long enough."""
