@@ -228,7 +228,7 @@ async def test_worker_that_stops_in_the_middle_tells_of_what_ended_and_hands_bac
 
 
 @pytest.mark.parametrize("kind", ["never waits", "waits", "fails", "leaves its context"])
-@pytest.mark.parametrize("jobs", [3_000, pytest.param(20_000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("jobs", [1_000, pytest.param(20_000, marks=pytest.mark.prove)])
 async def test_nothing_of_a_job_that_ended_is_left_for_the_garbage_collector(
     app: App, db: Harness, jobs: int, kind: str
 ) -> None:

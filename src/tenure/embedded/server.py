@@ -45,7 +45,7 @@ def start(place: Place, binaries: Path, settings: Mapping[str, str]) -> None:
     while not _answers(place, binaries):
         if time.monotonic() > give_up:
             raise StartFailed(f"PostgreSQL did not answer within {START_WITHIN:.0f} seconds", place)
-        if launched is not None and not _serves(launched, place):
+        if launched is not None and not _serves(launched, place) and not _comes_up(launched, place):
             # A killed server's children leave its shared memory a moment later; until then no new one starts.
             if not leftover or time.monotonic() > orphans_leave:
                 raise StartFailed("PostgreSQL gave up while starting", place)
@@ -133,6 +133,12 @@ def _serves(pid: int, place: Place) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return not Path("/proc/self").exists() and _exists(pid)
     return b"-D" in words and os.fsencode(place.data) in words
+
+
+def _comes_up(pid: int, place: Place) -> bool:
+    """Look again: a process that is just becoming another program has no command line for a moment."""
+    time.sleep(MOMENT)
+    return _serves(pid, place)
 
 
 def _exists(pid: int) -> bool:
