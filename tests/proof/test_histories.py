@@ -18,7 +18,7 @@ from tests.proof.explored import Graph, Histories
 from tests.proof.stage import Stage
 
 #: How many histories at least, and at most.
-SLICE = (30, 60)
+SLICE = (20, 40)
 WHOLE = pytest.param((500, 12_000), marks=[pytest.mark.prove, pytest.mark.timeout(1800)])
 
 
