@@ -7,6 +7,7 @@ arguments, environment, directory, output and exit code.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
@@ -87,6 +88,7 @@ def _become(asked: dict[str, Any]) -> None:
 
         traceback.print_exc()
     finally:
+        atexit._run_exitfuncs()  # as at the end of any command: an embedded PostgreSQL is stopped there
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -38,6 +38,7 @@ def test_a_worker_without_an_address_says_where_it_made_a_database(tmp_path: Pat
     assert first == f"made a PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another"
     assert "works on default" in rest[0]
     assert rest[-1].endswith("stopped: no job came")
+    assert not (tmp_path / ".tenure" / "data" / "postmaster.pid").exists(), "PostgreSQL was left running"
 
 
 def test_a_database_with_an_address_is_never_migrated_behind_ones_back(empty_dsn: str, tmp_path: Path) -> None:
