@@ -1,5 +1,6 @@
 """Records which requirements were proven: `@pytest.mark.req("S0-13")` on a test that ran and passed.
 
+A test that is parametrized by contract proves, with each parameter, only the ids of that contract's own document.
 Ids travel as user properties of the test's report, so under xdist the controller sees them all. At the end
 of the session they are appended to the file named by $TENURE_PROVEN, which `./dev test` sums over its runs.
 """
@@ -13,6 +14,16 @@ import pytest
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 MOST_IDS_ON_ONE_TEST = 4
 PROPERTY = "requirement"
+
+#: Each contract and the document whose requirements it implements; `standard` implements none.
+DOCUMENTS = {
+    "phase27": "S0",
+    "dispatcher": "S1",
+    "reliability": "S2",
+    "simple": "S3",
+    "gate_b2": "S4",
+    "standard": None,
+}
 
 Collected = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Collector] | None
 
@@ -57,7 +68,18 @@ class Marking:
             raise pytest.Collector.CollectError(
                 f"{item.name}: {len(claimed)} requirements on one test, at most {MOST_IDS_ON_ONE_TEST}"
             )
-        return sorted(claimed)
+        documents = documents_of(item)
+        return sorted(each for each in claimed if documents is None or each[:2] in documents)
+
+
+def documents_of(item: pytest.Item) -> set[str | None] | None:
+    """Return the documents of the contracts that a test's parameters name; None when they name no contract."""
+    parameters = getattr(item, "callspec", None)
+    if parameters is None:
+        return None
+    values = [getattr(value, "name", value) for value in parameters.params.values()]
+    named = {value for value in (*values, *parameters.id.split("-")) if isinstance(value, str) and value in DOCUMENTS}
+    return {DOCUMENTS[name] for name in named} or None
 
 
 class Proofs:
