@@ -29,6 +29,17 @@ _TEMPLATE = os.environ.get("TENURE_TEST_TEMPLATE", "tenure_template")
 _SETTINGS = {"fsync": "off", "max_connections": "300", "shared_buffers": "256MB", "max_wal_size": "4GB"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run show that no test depends on another: PYTEST_ADDOPTS=--reverse ./dev test."""
+    parser.addoption("--reverse", action="store_true", help="run the tests in the reversed order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Reverse the order of the tests where that is asked for."""
+    if config.getoption("--reverse"):
+        items.reverse()
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of this run's PostgreSQL: DATABASE_URL, or an embedded one that all test processes share."""
