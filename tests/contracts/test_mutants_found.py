@@ -46,7 +46,9 @@ async def test_a_lease_that_ends_at_this_very_moment_is_still_its_holders(clock:
         assert [outcome.job_id for outcome in await store.reap("reliability")] == [proof.id]
 
 
-async def test_a_second_beat_that_is_due_at_this_very_moment_is_not_missed_yet(clock: StoppedClock, db: Harness) -> None:
+async def test_a_second_beat_that_is_due_at_this_very_moment_is_not_missed_yet(
+    clock: StoppedClock, db: Harness
+) -> None:
     move = "update tenure.job set last_heartbeat_at = %s, lease_expires_at = %s where id = %s"
     beats = timedelta(seconds=30)
     async with Store.open(clock.dsn) as store:
