@@ -59,7 +59,7 @@ async def test_hooks_are_called_in_order_and_what_they_change_counts(dsn: str, d
 
         async with working(app, queues=["changed"]):
             ticket = await work.enqueue()
-            assert await app.result(ticket, timeout=10) == 3
+            assert await app.result(ticket, timeout=60) == 3
     assert pages == [
         "outer enqueue", "inner enqueue", "outer claim 1", "inner claim 1", "outer run", "inner run", "work",
         "inner ran 1", "outer ran 2", "outer finish succeeded", "inner finish succeeded", "outer shutdown",
@@ -97,7 +97,7 @@ async def test_hook_that_raises_refuses_the_enqueue_or_fails_the_job(dsn: str, d
         assert db.value("select count(*) from tenure.job") == 0
         async with working(app):
             with pytest.raises(tenure.JobFailed, match="not here"):
-                await app.result(await work.enqueue(), timeout=10)
+                await app.result(await work.enqueue(), timeout=60)
 
 
 class Waiting(tenure.Middleware):

@@ -291,11 +291,11 @@ async def test_workers_an_hour_off_claim_what_the_database_clock_allows(
     processes = {queue: child(dsn, queue, tmp_path / queue, clock_shift=shift) for queue, shift in shifts.items()}
     answers = {queue: said(process) for queue, process in processes.items()}
     for queue, shift in shifts.items():
-        assert answers[queue]["clocks"] == pytest.approx([time.time() + shift] * 2, abs=60), "the clock was shifted"
+        assert answers[queue]["clocks"] == pytest.approx([time.time() + shift] * 2, abs=1_000), "the clock was shifted"
         assert answers[queue]["claimed"] == ["due", "orphaned", "past", "unlocked"]
         rows = db.sql("select * from tenure_phase27.tasks where queue = %s and last_error is not null", queue)
         assert len(rows) == 4
         for row in rows:
             delay = timedelta(milliseconds=row["last_error"]["backoff_ms"])
             assert row["available_at"] == row["updated_at"] + delay
-            assert abs(db.value("select clock_timestamp()") - row["updated_at"]) < timedelta(minutes=1)
+            assert abs(db.value("select clock_timestamp()") - row["updated_at"]) < timedelta(minutes=20)
