@@ -116,7 +116,7 @@ async def test_synchronous_code_enqueues_from_any_thread(app: App, db: Harness) 
 
 
 def test_a_program_without_an_event_loop_enqueues_and_waits(dsn: str, db: Harness) -> None:
-    app = quick(dsn)
+    app = App(dsn)
 
     @app.task
     def double(n: int) -> int:

@@ -10,10 +10,11 @@ import psycopg
 import pytest
 
 import tenure
+from tenure.app import App
 from tenure.errors import BadInput
 from tenure.job import Job, NewJob
 from tests.harness import Harness
-from tests.worker.working import quick, working
+from tests.worker.working import working
 
 
 class Diary(tenure.Middleware):
@@ -50,7 +51,7 @@ class Diary(tenure.Middleware):
 
 async def test_hooks_are_called_in_order_and_what_they_change_counts(dsn: str, db: Harness) -> None:
     pages: list[str] = []
-    async with quick(dsn, middleware=[Diary("outer", pages), Diary("inner", pages)]) as app:
+    async with App(dsn, middleware=[Diary("outer", pages), Diary("inner", pages)]) as app:
 
         @app.task
         async def work() -> int:
@@ -82,7 +83,7 @@ class Refusing(tenure.Middleware):
 
 
 async def test_hook_that_raises_refuses_the_enqueue_or_fails_the_job(dsn: str, db: Harness) -> None:
-    async with quick(dsn, middleware=[Refusing()]) as app:
+    async with App(dsn, middleware=[Refusing()]) as app:
 
         @app.task
         async def refused() -> None: ...
@@ -112,7 +113,7 @@ class Waiting(tenure.Middleware):
 
 
 async def test_hook_that_waits_cannot_join_a_synchronous_transaction(dsn: str, db: Harness) -> None:
-    async with quick(dsn, middleware=[Waiting()]) as app:
+    async with App(dsn, middleware=[Waiting()]) as app:
 
         @app.task
         async def work() -> None: ...

@@ -10,7 +10,7 @@ from tests.worker.working import quick
 
 
 async def test_drain_runs_what_is_due_and_what_that_enqueues(dsn: str) -> None:
-    async with quick(dsn) as app:
+    async with tenure.App(dsn) as app:
 
         @app.task
         async def outer(n: int) -> None:

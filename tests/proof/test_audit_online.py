@@ -107,7 +107,8 @@ async def test_an_audit_of_a_database_at_work_finds_nothing_wrong_and_stops_nobo
     dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["tenure.proof.audit"], "PAGE", 50)  # many pages, each of its own moment
-    history, waits, jobs = History(), [], set()
+    history, waits = History(), []
+    jobs: set[int] = set()
 
     def look(report: Any) -> None:
         waits.extend(db.sql(_WAITS))
