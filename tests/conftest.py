@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from tenure.embedded import Cluster
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
+from tests.clock import StoppedClock
 from tests.harness import Harness
 from tests.pooler import Pooler, pooling
 
@@ -282,3 +283,9 @@ def db(dsn: str) -> Iterator[Harness]:
     """This test's own eyes and hands in its database, as superuser."""
     with Harness(dsn) as harness:
         yield harness
+
+
+@pytest.fixture
+def clock(db: Harness) -> StoppedClock:
+    """A clock that stands still, for what connects by the clock's own address."""
+    return StoppedClock(db)

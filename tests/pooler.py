@@ -99,12 +99,12 @@ def pooling(server: str, program: str, *more: str, everybody: bool = True) -> It
             yield pooler
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
         shutil.rmtree(place, ignore_errors=True)
 
 
 def _wait(pooler: Pooler, process: subprocess.Popen[str], place: Path) -> None:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 60
     while True:
         try:
             pooler.admin("show version")

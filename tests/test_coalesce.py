@@ -68,7 +68,7 @@ async def test_who_asks_again_at_once_is_heard_although_the_runners_are_just_end
             first = await coalescer.ask(first) // 2 + 1
         return first
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert list(await asyncio.gather(chain(0), chain(1_000))) == [200, 1_200]
     await coalescer.rest()
     assert len(coalescer) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tenure.errors import BadInput
@@ -101,6 +101,7 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_read() -> None:
         assert "characters; at most 1,000" in refused(sign * 100_000)
 
 
+@settings(deadline=None)
 @given(st.lists(WORDS, max_size=3).map(" ".join) | st.lists(PIECES).map("".join) | st.text())
 @example('type:"' + '\\"' * 490 + '"')
 def test_any_text_is_understood_and_written_out_again_or_refused(text: str) -> None:
@@ -113,6 +114,7 @@ def test_any_text_is_understood_and_written_out_again_or_refused(text: str) -> N
     assert len(str(search)) <= len(text)
 
 
+@settings(deadline=None)
 @given(SEARCHES)
 def test_every_search_can_be_written_out(search: Search) -> None:
     assert parse(str(search)) == search

@@ -116,7 +116,7 @@ async def test_synchronous_code_enqueues_from_any_thread(app: App, db: Harness) 
 
 
 def test_a_program_without_an_event_loop_enqueues_and_waits(dsn: str, db: Harness) -> None:
-    app = quick(dsn)
+    app = App(dsn)
 
     @app.task
     def double(n: int) -> int:
@@ -125,7 +125,7 @@ def test_a_program_without_an_event_loop_enqueues_and_waits(dsn: str, db: Harnes
     ticket = double.enqueue_sync(21)
     worker = threading.Thread(target=lambda: asyncio.run(app.worker(poll=0.05).run(until_idle=True)))
     worker.start()
-    assert app.result_sync(ticket, timeout=10) == 42
+    assert app.result_sync(ticket, timeout=60) == 42
     worker.join()
     asyncio.run(app.close())
 

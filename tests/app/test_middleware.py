@@ -10,10 +10,11 @@ import psycopg
 import pytest
 
 import tenure
+from tenure.app import App
 from tenure.errors import BadInput
 from tenure.job import Job, NewJob
 from tests.harness import Harness
-from tests.worker.working import quick, working
+from tests.worker.working import working
 
 
 class Diary(tenure.Middleware):
@@ -50,7 +51,7 @@ class Diary(tenure.Middleware):
 
 async def test_hooks_are_called_in_order_and_what_they_change_counts(dsn: str, db: Harness) -> None:
     pages: list[str] = []
-    async with quick(dsn, middleware=[Diary("outer", pages), Diary("inner", pages)]) as app:
+    async with App(dsn, middleware=[Diary("outer", pages), Diary("inner", pages)]) as app:
 
         @app.task
         async def work() -> int:
@@ -59,7 +60,7 @@ async def test_hooks_are_called_in_order_and_what_they_change_counts(dsn: str, d
 
         async with working(app, queues=["changed"]):
             ticket = await work.enqueue()
-            assert await app.result(ticket, timeout=10) == 3
+            assert await app.result(ticket, timeout=60) == 3
     assert pages == [
         "outer enqueue", "inner enqueue", "outer claim 1", "inner claim 1", "outer run", "inner run", "work",
         "inner ran 1", "outer ran 2", "outer finish succeeded", "inner finish succeeded", "outer shutdown",
@@ -82,7 +83,7 @@ class Refusing(tenure.Middleware):
 
 
 async def test_hook_that_raises_refuses_the_enqueue_or_fails_the_job(dsn: str, db: Harness) -> None:
-    async with quick(dsn, middleware=[Refusing()]) as app:
+    async with App(dsn, middleware=[Refusing()]) as app:
 
         @app.task
         async def refused() -> None: ...
@@ -97,7 +98,7 @@ async def test_hook_that_raises_refuses_the_enqueue_or_fails_the_job(dsn: str, d
         assert db.value("select count(*) from tenure.job") == 0
         async with working(app):
             with pytest.raises(tenure.JobFailed, match="not here"):
-                await app.result(await work.enqueue(), timeout=10)
+                await app.result(await work.enqueue(), timeout=60)
 
 
 class Waiting(tenure.Middleware):
@@ -112,7 +113,7 @@ class Waiting(tenure.Middleware):
 
 
 async def test_hook_that_waits_cannot_join_a_synchronous_transaction(dsn: str, db: Harness) -> None:
-    async with quick(dsn, middleware=[Waiting()]) as app:
+    async with App(dsn, middleware=[Waiting()]) as app:
 
         @app.task
         async def work() -> None: ...

@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +66,15 @@ def saved(contract: Contract, directory: Path) -> str:
     return "own.json"
 
 
-def test_without_names_all_six_contracts_are_explored_within_a_minute(tmp_path: Path) -> None:
-    begun = time.monotonic()
+def test_without_names_all_six_contracts_are_explored_in_some_thousand_steps(tmp_path: Path) -> None:
     done = verify(cwd=tmp_path)
-    assert time.monotonic() - begun < 60
     assert (done.returncode, done.stderr) == (0, "")
     for name in BUILT_IN:
         assert f"\n{name}: all " in f"\n{done.stdout}"
     assert done.stdout.count(f"    held: {', '.join(INVARIANTS)}\n") == 6
-    assert done.stdout.count(" steps tried, ") == 6
+    tried = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) steps tried, ", done.stdout)]
+    assert len(tried) == 6
+    assert sum(tried) < 250_000, "nobody waits for more than some seconds"
     assert "BROKEN" not in done.stdout
     assert list(tmp_path.iterdir()) == [], "a database was made"
 

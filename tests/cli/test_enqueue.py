@@ -111,9 +111,9 @@ def test_an_unknown_contract_and_a_wrong_call_have_their_own_exit_codes(ask: Ask
 async def test_workers_are_woken_unless_that_is_switched_off(
     store: Store, ask: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with bare_ear(ask.dsn) as come:
+    async with bare_ear(ask.dsn) as ear:
         ask.text("enqueue", "t", "--queue", "mail")
-        assert await come(0.2) == ["standard:mail"]
+        assert await ear.come() == ["standard:mail"]
         monkeypatch.setenv("TENURE_WAKEUPS", "off")
         ask.text("enqueue", "t", "--queue", "mail")
-        assert await come(0.1) == []
+        assert await ear.come() == []

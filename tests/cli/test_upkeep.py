@@ -37,9 +37,9 @@ async def test_it_reaps_until_it_is_told_to_stop_and_then_sums_up(
     process = started(dsn, tmp_path)
     try:
         ids = await expired(store, db, 3)
-        await until(lambda: ready(db, ids))
+        await until(lambda: ready(db, ids), 60)
         process.send_signal(number)
-        out, told = process.communicate(timeout=20)
+        out, told = process.communicate(timeout=60)
     finally:
         process.kill()
     assert (process.returncode, out) == (0, "")
@@ -52,9 +52,9 @@ async def test_as_json_the_summary_is_data(store: Store, db: Harness, dsn: str, 
     process = started(dsn, tmp_path, "--json")
     try:
         ids = await expired(store, db)
-        await until(lambda: ready(db, ids))
+        await until(lambda: ready(db, ids), 60)
         process.terminate()
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 0
@@ -106,7 +106,7 @@ def test_it_waits_for_a_database_that_is_away(db: Harness, dsn: str, tmp_path: P
             lock_out(dsn, out=False)
             assert process.stderr.readline() == "upkeep runs; Ctrl-C or SIGTERM ends it\n"
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
     finally:

@@ -204,7 +204,7 @@ async def test_while_effects_are_undone_the_job_can_neither_succeed_nor_wait_nor
             await other
     assert everything(db, job.id) == before
     # The holder is still at work, and its lease still its own to keep.
-    db.sql("update tenure.job set lease_expires_at = now() + interval '5 seconds' where id = %s", job.id)
+    db.sql("update tenure.job set lease_expires_at = now() + interval '20 seconds' where id = %s", job.id)
     assert (await store.heartbeat(job.held)).renewed
     await store.progress(job.held, {"undone": 1})
     assert (await store.compensated(job.held)).state == "failed"

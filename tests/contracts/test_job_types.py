@@ -154,7 +154,7 @@ async def test_work_longer_than_its_lease_needs_renewal(store: Store, db: Harnes
     assert await store.types.list("reliability") == fine
     for kind, renewed in (("long", True), ("short", False)):
         job = await made_and_taken(store, "reliability", kind)
-        left(db, job.id, 10)
+        left(db, job.id, 25)
         before = shown(db, job.id)["lease_expires_at"]
         noted = await store.heartbeat(job.held)
         row = shown(db, job.id)
@@ -171,7 +171,7 @@ async def test_where_a_type_does_not_renew_no_beat_of_any_contract_extends_the_l
     await store.types.declare([JobType("still", contract, renews=False)])
     for kind, renewed in (("still", False), ("other", True)):
         job = await made_and_taken(store, contract, kind)
-        left(db, job.id, 5)
+        left(db, job.id, BUILT_IN[contract].lease.default_ms / 2_500)
         before = db.row(job.id)["lease_expires_at"]
         assert (await store.heartbeat(job.held)).renewed == renewed
         assert (db.row(job.id)["lease_expires_at"] > before) == renewed
@@ -262,7 +262,7 @@ async def test_a_claim_takes_the_lease_of_the_type_unless_it_says_its_own(
 async def test_a_beat_renews_when_half_of_the_types_own_lease_is_gone(store: Store, db: Harness) -> None:
     await store.types.declare([JobType("long", "reliability", lease_ttl_sec=120)])
     job = await made_and_taken(store, "reliability", "long")
-    left(db, job.id, 70)
+    left(db, job.id, 110)
     assert not (await store.heartbeat(job.held)).renewed
     left(db, job.id, 59)
     assert (await store.heartbeat(job.held)).renewed

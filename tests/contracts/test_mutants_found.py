@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from tenure.backoff import delay_ms
 from tenure.contract import Backoff, Jitter
@@ -16,23 +15,12 @@ from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Moved
 from tenure.postgres.letters import Letter, Letters
 from tenure.postgres.store import Store
+from tests.clock import MOMENT, TICK, StoppedClock
 from tests.contracts.gate_b2 import left_pending, make
 from tests.contracts.reliability import running
 from tests.harness import Harness
 
-MOMENT = datetime(2031, 5, 4, 12, tzinfo=UTC)
-TICK = timedelta(microseconds=1)
 PERMANENT = Failure("no such account", type="PermanentError", code="NO_ACCOUNT")
-
-
-@pytest.fixture
-def stopped_clock(dsn: str, db: Harness) -> str:
-    """An address of the test's database under which PostgreSQL's own clock stands still at MOMENT."""
-    db.sql(
-        "create function public.clock_timestamp() returns timestamptz language sql immutable "
-        f"return timestamptz '{MOMENT.isoformat()}'"
-    )
-    return make_conninfo(dsn, options="-c search_path=public,pg_catalog")
 
 
 async def held(store: Store, contract: str) -> Held:
@@ -44,9 +32,9 @@ async def held(store: Store, contract: str) -> Held:
     return job.held
 
 
-async def test_a_lease_that_ends_at_this_very_moment_is_still_its_holders(stopped_clock: str, db: Harness) -> None:
+async def test_a_lease_that_ends_at_this_very_moment_is_still_its_holders(clock: StoppedClock, db: Harness) -> None:
     move = "update tenure.job set lease_expires_at = %s where id = %s"
-    async with Store.open(stopped_clock) as store:
+    async with Store.open(clock.dsn) as store:
         proof = await held(store, "reliability")
         db.sql(move, MOMENT, proof.id)
         assert await store.reap("reliability") == []
@@ -58,10 +46,12 @@ async def test_a_lease_that_ends_at_this_very_moment_is_still_its_holders(stoppe
         assert [outcome.job_id for outcome in await store.reap("reliability")] == [proof.id]
 
 
-async def test_a_second_beat_that_is_due_at_this_very_moment_is_not_missed_yet(stopped_clock: str, db: Harness) -> None:
+async def test_a_second_beat_that_is_due_at_this_very_moment_is_not_missed_yet(
+    clock: StoppedClock, db: Harness
+) -> None:
     move = "update tenure.job set last_heartbeat_at = %s, lease_expires_at = %s where id = %s"
     beats = timedelta(seconds=30)
-    async with Store.open(stopped_clock) as store:
+    async with Store.open(clock.dsn) as store:
         proof = await held(store, "reliability")
         db.sql(move, MOMENT - beats, MOMENT + beats, proof.id)
         assert (await store.succeed(proof)).state == "succeeded"
@@ -73,9 +63,9 @@ async def test_a_second_beat_that_is_due_at_this_very_moment_is_not_missed_yet(s
 
 @pytest.mark.parametrize("contract", ["standard", "reliability"])
 async def test_a_job_is_claimable_by_its_id_at_the_very_moment_of_its_due_time(
-    stopped_clock: str, contract: str
+    clock: StoppedClock, contract: str
 ) -> None:
-    async with Store.open(stopped_clock) as store:
+    async with Store.open(clock.dsn) as store:
         equal, after = [
             (await store.enqueue(NewJob("t", contract=contract, run_at=MOMENT + n * TICK))).job_id for n in (0, 1)
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tenure.job import Failure, Job, NewJob
 from tenure.outcome import Moved
 from tenure.postgres.store import Store
+from tests.clock import MOMENT, TICK, StoppedClock
 from tests.contracts.phase27 import (
     BOOM,
     RUN,
@@ -243,18 +243,19 @@ async def test_each_retry_is_a_failed_then_a_requeued_in_one_transaction(store: 
 
 
 @pytest.mark.req("S0-51")
-async def test_a_retry_is_not_claimable_before_its_available_at(dsn: str, db: Harness) -> None:
-    async with Store.open(dsn, numbers={"phase27": {"backoff_base_ms": 200}}) as store:
+async def test_a_retry_is_not_claimable_before_its_available_at(clock: StoppedClock, db: Harness) -> None:
+    async with Store.open(clock.dsn) as store:
         task_id = await made(store)
         answer = await fail_once(store)
-        available, polls = task(db, task_id)["available_at"], 0
-        while not await claimed(store):
-            polls += 1
-            await asyncio.sleep(0.01)
-        assert polls > 3
-        assert available == answer.due_at
-        assert payloads(db, task_id, "task.running")[-1]["attempt"] == 2
-        assert events(db, task_id)[-1]["ts"] >= available
+        available = task(db, task_id)["available_at"]
+        assert MOMENT < available == answer.due_at
+        assert await claimed(store) == []
+        clock.set(available - TICK)
+        assert await claimed(store) == []
+        clock.set(available)
+        assert await claimed(store) == [task_id]
+    assert payloads(db, task_id, "task.running")[-1]["attempt"] == 2
+    assert events(db, task_id)[-1]["ts"] == available
 
 
 @pytest.mark.req("S0-52", "S0-54", "S0-53", "S0-55")

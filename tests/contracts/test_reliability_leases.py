@@ -27,8 +27,8 @@ from tests.harness import Harness
 
 @pytest.fixture
 async def beating(dsn: str) -> AsyncIterator[Store]:
-    """A store whose holders beat every 10 s under leases of 120 s."""
-    async with Store.open(dsn, numbers={"reliability": {"heartbeat_ms": 10_000, "lease_ms": 120_000}}) as opened:
+    """A store whose holders beat every 30 s under leases of 120 s."""
+    async with Store.open(dsn, numbers={"reliability": {"heartbeat_ms": 30_000, "lease_ms": 120_000}}) as opened:
         yield opened
 
 
@@ -103,11 +103,11 @@ async def test_after_expiry_every_call_of_the_owner_is_refused_though_no_reaper_
 async def test_two_missed_beats_orphan_a_job_although_its_lease_has_time_left(beating: Store, db: Harness) -> None:
     job_id = await make(beating)
     old = await running(beating, "w1")
-    beat(db, job_id, 19)
+    beat(db, job_id, 31)
     before = db.fingerprint(job_id)
     assert (await beating.reap("reliability"), await beating.claim("reliability", worker="w2")) == ([], [])
     assert db.fingerprint(job_id) == before
-    beat(db, job_id, 21)
+    beat(db, job_id, 61)
     assert shown(db, job_id)["lease_expires_at"] - timedelta(seconds=90) > db.value("select now()")
     new = await assigned(beating, "w2")
     assert (new.id, new.claims, new.lease_owner) == (job_id, 2, "w2")
@@ -125,19 +125,19 @@ async def test_two_missed_beats_orphan_a_job_although_its_lease_has_time_left(be
 async def test_an_orphans_own_calls_are_refused_before_anybody_took_it(beating: Store, db: Harness) -> None:
     job_id = await make(beating)
     job = await running(beating)
-    beat(db, job_id, 21)
+    beat(db, job_id, 61)
     before = db.fingerprint(job_id)
     with pytest.raises(LeaseConflictError):
         await beating.succeed(job.held)
     assert db.fingerprint(job_id) == before
-    beat(db, job_id, 19)
+    beat(db, job_id, 31)
     assert (await beating.succeed(job.held)).state == "succeeded"
 
 
 async def test_an_assigned_job_that_never_beat_is_no_orphan(beating: Store, db: Harness) -> None:
     job_id = await make(beating)
     await assigned(beating)
-    db.sql("update tenure.job set lease_expires_at = now() + interval '1 second' where id = %s", job_id)
+    db.sql("update tenure.job set lease_expires_at = now() + interval '40 seconds' where id = %s", job_id)
     assert await beating.reap("reliability") == []
     assert shown(db, job_id)["status"] == "assigned"
 

@@ -92,7 +92,7 @@ def ask() -> Ask:
             [psql, dsn, "-AtqX", "-v", "ON_ERROR_STOP=1", "-c", question],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
         assert answer.returncode == 0, answer.stderr
         return answer.stdout.strip()

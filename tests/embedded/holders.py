@@ -43,7 +43,7 @@ class Holder:
         return self._expect("held ")
 
     def fork(self) -> int:
-        """Have it fork a child that lives on, and give the child's pid."""
+        """Have it fork a child that has released its copy and lives on, and give the child's pid."""
         self._tell("fork")
         return int(self._expect("forked "))
 
@@ -81,13 +81,16 @@ def main(directory: Path, binaries: Path, become: int) -> None:
     print("held", cluster.dsn, flush=True)
     for word in sys.stdin:
         if word.strip() == "fork":
+            ours, theirs = os.pipe()
             pid = os.fork()
             if pid == 0:
                 # The child releases its copy and keeps another: neither may matter to the parent's lock.
                 os.dup(cluster._holds[0][1])
                 cluster.release()
-                time.sleep(60)
+                os.write(theirs, b"released")
+                time.sleep(600)
                 os._exit(0)
+            os.read(ours, 8)
             print("forked", pid, flush=True)
         if word.strip() == "release":
             cluster.release()

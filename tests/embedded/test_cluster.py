@@ -3,7 +3,6 @@
 import os
 import signal
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -89,7 +88,7 @@ def test_the_server_leaves_our_terminal_and_our_locks_alone(
         assert not opened & {str(directory / "lock"), str(directory / "gate")}
         # Ctrl-C goes to the whole foreground group of the holder's terminal.
         os.killpg(holder.process.pid, signal.SIGINT)
-        holder.process.wait(10)
+        holder.process.wait(60)
         assert ask(dsn, "select 1") == "1"
         assert postmaster(directory) == pid
     with Cluster(directory, binaries=binaries):
@@ -104,7 +103,6 @@ def test_a_forked_child_neither_stops_the_server_nor_keeps_it_up(
         holder.dsn()
         child = holder.fork()
         try:
-            time.sleep(0.1)
             assert postmaster(directory) != 0
             with Cluster(directory, binaries=binaries):
                 pass
@@ -137,11 +135,12 @@ def test_a_long_path_gets_a_short_private_socket(tmp_path: Path, binaries: Path,
     socket_directory.rmdir()
 
 
-def test_a_server_that_gives_up_shows_its_log_at_once(directory: Path, binaries: Path, postmaster: Postmaster) -> None:
-    began = time.monotonic()
+def test_a_server_that_gives_up_shows_its_log_at_once(
+    directory: Path, binaries: Path, postmaster: Postmaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "START_WITHIN", 3_600.0)  # nobody waits for that
     with pytest.raises(StartFailed, match='parameter "shared_buffers"'):
         Cluster(directory, binaries=binaries, settings={"shared_buffers": "plenty"}).acquire()
-    assert time.monotonic() - began < 5
     with Cluster(directory, binaries=binaries):
         assert postmaster(directory)
 
@@ -153,7 +152,11 @@ def test_a_server_that_never_answers_is_stopped_at_the_deadline(
         pass
     for program in ("postgres", "initdb"):
         (tmp_path / program).symlink_to(binaries / program)
-    (tmp_path / "pg_isready").write_text("#!/bin/sh\nexit 2\n")
+    # The server is asked when it is up, and has not answered when the deadline is over.
+    ready = "ready to accept connections"
+    before = (directory / "log").read_text().count(ready)
+    up = f"until [ $(grep -c '{ready}' {directory / 'log'}) -gt {before} ]; do sleep 0.05; done"
+    (tmp_path / "pg_isready").write_text(f"#!/bin/sh\n{up}; sleep 0.5; exit 2\n")
     (tmp_path / "pg_isready").chmod(0o755)
     monkeypatch.setattr(server, "START_WITHIN", 0.5)
     with pytest.raises(StartFailed, match="did not answer") as refused:

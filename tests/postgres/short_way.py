@@ -54,7 +54,7 @@ CASES: dict[str, Case] = {
     "lease ran out": Case("lease_expires_at = now() - interval '1 second'"),
     "beats missed": Case("last_heartbeat_at = now() - interval '31 seconds'"),
     "own beats missed": Case("last_heartbeat_at = now() - interval '3 seconds', heartbeat_ms = 1000"),
-    "own beats kept": Case("last_heartbeat_at = now() - interval '31 seconds', heartbeat_ms = 20000"),
+    "own beats kept": Case("last_heartbeat_at = now() - interval '31 seconds', heartbeat_ms = 60000"),
     "claimed again": Case("claims = claims + 1, lease_token = gen_random_uuid(), lease_owner = 'other'"),
     "same token, other claim": Case("claims = claims + 1"),
     "same claim, other token": Case("lease_token = gen_random_uuid()"),

@@ -204,7 +204,9 @@ async def test_a_pool_that_takes_no_more_waiters_says_that_nothing_was_done(dsn:
     async with AsyncConnectionPool(dsn, min_size=1, max_size=1, max_waiting=1, open=False) as pool:
         async with AsyncTaskQueue(pool) as queue, pool.connection():
             waiting = asyncio.create_task(queue.enqueue("send"))
-            await asyncio.sleep(0.05)
+            while pool.get_stats().get("requests_waiting") != 1:
+                assert not waiting.done()
+                await asyncio.sleep(0.01)
             with pytest.raises(CannotConnect, match="nothing was done"):
                 await queue.enqueue("send")
         await waiting

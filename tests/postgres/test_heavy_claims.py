@@ -84,5 +84,5 @@ async def test_a_worker_goes_on_at_once_after_a_claim_that_was_too_heavy(dsn: st
             done.append(n)
 
         await app.enqueue_many(work.call(n, heavy(20_000)) for n in range(9))
-        async with working(app, poll=60, wakeups=False):  # nobody would look before long
-            await until(lambda: len(done) == 9, 10)
+        async with working(app, poll=3_600, wakeups=False):  # nobody would look before long
+            await until(lambda: len(done) == 9, 60)

@@ -198,7 +198,7 @@ def first(dsn: str, db: Harness) -> Iterator[Opened]:
 async def waiting(store: Store, db: Harness) -> asyncio.Task[Enqueued]:
     """A second call with the same key, once it waits for the first."""
     task = asyncio.create_task(store.enqueue(WELCOME))
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     blocked = "select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     while not db.sql(blocked):
         assert time.monotonic() < until, "nobody waits for the open transaction"

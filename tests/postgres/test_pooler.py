@@ -10,15 +10,17 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tenure.app import App
 from tenure.errors import BadInput, Busy
 from tenure.job import Failure, NewJob
 from tenure.postgres import connect
 from tenure.postgres.connect import reached, settings
 from tenure.postgres.store import Store
+from tenure.settings import Settings
 from tests.harness import Harness
 from tests.pooler import Pooler, pooling
 from tests.postgres.test_borrowed import _KEEP_SETTINGS
-from tests.worker.working import quick, until, working
+from tests.worker.working import until, working
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -89,7 +91,7 @@ async def test_a_locked_row_is_given_up_in_time(pooled_dsn: str, db: Harness, mo
         made = await store.enqueue(NewJob("t"))
         with db.connection.transaction():
             db.sql("select from tenure.job where id = %s for update", made.job_id)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(60):
                 with pytest.raises(Busy):
                     await store.cancel(made.job_id, actor="ada")
         assert (await store.jobs([made.job_id]))[0].state == "queued"
@@ -103,7 +105,8 @@ async def test_a_database_at_another_isolation_level_is_refused(pooled_dsn: str,
 
 
 async def test_a_worker_with_its_upkeep_works_through_it(pooled_dsn: str, db: Harness) -> None:
-    async with quick(pooled_dsn) as app:
+    numbers = {"standard": {"lease_ms": 60_000, "backoff_base_ms": 1, "backoff_cap_ms": 1}}
+    async with App(pooled_dsn, settings=Settings(database_url=pooled_dsn, numbers=numbers)) as app:
 
         @app.task(max_attempts=2)
         async def double(n: int) -> int:
@@ -113,9 +116,9 @@ async def test_a_worker_with_its_upkeep_works_through_it(pooled_dsn: str, db: Ha
 
         async with working(app) as worker:
             tickets = [await double.enqueue(n) for n in range(30)]
-            assert [await app.result(ticket, timeout=20) for ticket in tickets] == [2 * n for n in range(30)]
+            assert [await app.result(ticket, timeout=60) for ticket in tickets] == [2 * n for n in range(30)]
             bad = await double.enqueue(-1)
-            await until(lambda: db.row(bad.id)["state"] == "dead")
+            await until(lambda: db.row(bad.id)["state"] == "dead", 60)
             held = await double.options(queue="other").enqueue(1)
             await app.cancel(held)
     assert worker.counts["succeeded"] == 30

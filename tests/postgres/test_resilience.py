@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -32,6 +31,7 @@ from tenure.errors import (
 )
 from tenure.job import Failure, NewJob
 from tenure.outcome import Moved
+from tenure.postgres import statement
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
@@ -97,9 +97,26 @@ async def test_declaration_of_a_newer_release_disturbs_no_other_contract(
                 await process.claim("alien", worker="w")
 
 
+@pytest.fixture
+def timeouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The engine's statements that waited for a lock in vain, by their text."""
+    seen: list[str] = []
+    execute = statement._execute
+
+    async def noted(connection: psycopg.AsyncConnection[Any], step: Any) -> Any:
+        try:
+            return await execute(connection, step)
+        except psycopg.errors.LockNotAvailable:
+            seen.append(step.query.text)
+            raise
+
+    monkeypatch.setattr(statement, "_execute", noted)
+    return seen
+
+
 @pytest.mark.parametrize("verb", ["succeed", "fail"])
 async def test_finish_behind_locked_rows_waits_once(
-    dsn: str, db: Harness, other: Harness, verb: str, monkeypatch: pytest.MonkeyPatch
+    dsn: str, db: Harness, other: Harness, verb: str, timeouts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenure.postgres.connect.LOCK_TIMEOUT_MS", 300)
     async with Store.open(dsn) as store:
@@ -109,12 +126,11 @@ async def test_finish_behind_locked_rows_waits_once(
         before = db.fingerprint(*locked)
         with other.connection.transaction(force_rollback=True):
             other.sql("select from tenure.job where id = any(%s) for update", locked)
-            begun = time.monotonic()
             if verb == "succeed":
                 outcomes = await store.succeed_many(held)
             else:
                 outcomes = await store.fail_many(held, [Failure("no")] * 20)
-            assert 0.3 <= time.monotonic() - begun < 1.5
+        assert len(timeouts) == 1
         assert [type(outcome) for outcome in outcomes] == [Busy, Moved] * 10
         assert [outcome.job_id for outcome in outcomes] == [one.id for one in held]
         assert db.fingerprint(*locked)[:10] == before[:10]
@@ -155,15 +171,14 @@ async def test_what_the_server_cannot_do_is_unavailable_and_changes_nothing(
 
 
 async def test_cancelled_statement_is_unavailable_and_changes_nothing(store: Store, db: Harness) -> None:
-    on_insert(db, "job", "perform pg_sleep(30);")
+    on_insert(db, "job", "perform pg_sleep(100);")
     enqueuing = asyncio.create_task(store.enqueue(NewJob("t")))
     cancel = (
         "select pg_cancel_backend(pid) from pg_stat_activity "
         "where wait_event = 'PgSleep' and datname = current_database()"
     )
-    for _ in range(500):
-        if db.sql(cancel):
-            break
+    while not db.sql(cancel):
+        assert not enqueuing.done()
         await asyncio.sleep(0.01)
     with pytest.raises(Unavailable, match="canceling statement due to user request"):
         await enqueuing
@@ -174,7 +189,7 @@ async def test_lost_connections_cost_one_call_at_most(store: Store, db: Harness)
     made = await store.enqueue(NewJob("t"))
     await asyncio.gather(*(store.jobs([made.job_id]) for _ in range(16)))
     ended = db.sql(
-        "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+        "select pg_terminate_backend(pid, 60000) from pg_stat_activity "
         "where application_name = 'tenure' and datname = current_database()"
     )
     assert len(ended) > 1
@@ -189,10 +204,10 @@ async def test_lost_connections_cost_one_call_at_most(store: Store, db: Harness)
 
 
 async def test_unreachable_database_is_said_at_once(dsn: str) -> None:
-    begun = time.monotonic()
+    nowhere = make_conninfo("", host="127.0.0.1", port=1, dbname="x", user="u", password="s3cret")
     with pytest.raises(CannotConnect, match=r"refused.*Next: check the address") as refusal:
-        await Store.connect(make_conninfo("", host="127.0.0.1", port=1, dbname="x", user="u", password="s3cret"))
-    assert time.monotonic() - begun < 5
+        async with asyncio.timeout(60):  # and not when its patience is over
+            await Store.connect(nowhere, patience_s=3_600)
     assert "s3cret" not in str(refusal.value)
     with pytest.raises(NotPermitted, match=r"does not exist.*Next: check the name"):
         await Store.connect(make_conninfo(dsn, dbname="nowhere"))

@@ -164,7 +164,7 @@ def test_whoever_waited_for_a_row_is_judged_by_what_it_is_then_and_moves_it_once
     asked.clear()
     waiting = arena.behind(lambda: succeed(arena, held))
     arena.first.end(how)
-    outcomes = waiting.result(5)
+    outcomes = waiting.result(60)
     expected = Moved if how == "rollback" else answer
     assert [type(one) for one in outcomes] == [Moved, expected, Moved]
     untouched = how == "rollback" or meanwhile not in (renew, reclaim, end)
@@ -196,25 +196,32 @@ async def test_a_row_that_stays_locked_costs_its_neighbours_no_answer(
         assert type(again) is (Moved if case == "fresh" else StaleLease)
 
 
+_LOCK = "select from tenure.job where id = %s for update"
+_WAITING = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+
+
 @pytest.mark.serial
 def test_a_deadlock_in_the_gate_costs_no_answer_of_the_short_way(dsn: str, db: Harness) -> None:
     async def held_by_us(store: Store) -> list[Held]:
-        return await prepared(store, db, "standard", ["fresh", "claimed again", "claimed again"])
+        return await prepared(store, db, "standard", ["fresh", *["claimed again"] * 3])
 
     async def both() -> list[Outcome]:
         async with Store.open(dsn) as store:
             held = await held_by_us(store)
-            with psycopg.connect(dsn) as other:
-                other.execute("set deadlock_timeout = '20s'")  # the other one is to be the victim
-                other.execute("select from tenure.job where id = %s for update", [held[2].id])
+            with psycopg.connect(dsn) as other, psycopg.connect(dsn) as gate:
+                other.execute("set deadlock_timeout = '100s'")  # the store is to be the victim
+                other.execute(_LOCK, [held[3].id])
+                gate.execute(_LOCK, [held[2].id])
                 said = asyncio.create_task(store.succeed_many(held))
                 await until(lambda: db.value("select count(*) from tenure.job_done") == 1)
-                await until(lambda: db.value("select count(*) from pg_locks where not granted") > 0)
-                locking = threading.Thread(
-                    target=other.execute, args=("select from tenure.job where id = %s for update", [held[1].id])
-                )
+                await until(lambda: db.value(_WAITING) == 1)
+                # The other waits for what the store has before the store waits for what the other has: the store, which
+                # closes the circle, is the one that looks for it.
+                locking = threading.Thread(target=other.execute, args=(_LOCK, [held[1].id]))
                 locking.start()
-                await until(lambda: not locking.is_alive())
+                await until(lambda: db.value(_WAITING) == 2)
+                gate.rollback()
+                await until(lambda: not locking.is_alive(), 60)
                 other.rollback()
                 return await said
 

@@ -24,6 +24,7 @@ from tests.faults.workload import Client, History
 from tests.harness import Harness
 from tests.proof.conftest import World
 from tests.proof.histories import Player
+from tests.worker.working import until
 
 _WAITS = """
 select waits.pid, waits.query from pg_stat_activity as waits
@@ -31,6 +32,7 @@ where waits.datname = current_database() and waits.wait_event_type = 'Lock' and 
     select from pg_stat_activity as audit
     where audit.application_name = 'audit' and audit.pid = any (pg_blocking_pids(waits.pid)))
 """
+_COUNT = "select (select count(*) from tenure.job) + (select count(*) from tenure.job_done)"
 _HURRY = """
 update tenure.job set due_at = now(), lease_expires_at = lease_expires_at - interval '10 minutes'
 where id in (select id from tenure.job where id % 3 = 0 for update skip locked)
@@ -105,19 +107,23 @@ async def test_an_audit_of_a_database_at_work_finds_nothing_wrong_and_stops_nobo
     dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["tenure.proof.audit"], "PAGE", 50)  # many pages, each of its own moment
-    history, waits, jobs = History(), [], set()
+    history, waits = History(), []
+    jobs: set[int] = set()
 
     def look(report: Any) -> None:
         waits.extend(db.sql(_WAITS))
 
     async with at_work(dsn, history), Store.open(make_conninfo(dsn, application_name="audit")) as auditor:
         for _ in range(3):
+            most = max(jobs, default=0)
+            await until(lambda most=most: db.value(_COUNT) > most, 60)  # type: ignore[misc]
             report = await audit(auditor, tell=look)
             assert report.violations == []
             jobs.add(report.jobs)
+        done = {"enqueue", "claim", "succeed", "fail"}
+        await until(lambda: done <= {verb for verb, told in history.calls if told == "ok"}, 60)
     assert waits == []
     assert len(jobs) == 3, "the database did change between the audits"
-    assert {"enqueue", "claim", "succeed", "fail"} <= {verb for verb, told in history.calls if told == "ok"}
     async with Store.open(dsn) as store:
         assert (await audit(store)).violations == []
 

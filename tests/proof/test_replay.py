@@ -152,7 +152,7 @@ async def test_a_log_whose_end_was_cut_out_goes_on_in_the_replay(quick: Store, d
 async def test_renewals_depend_on_the_clock_and_rows_keep_their_numbers(quick: Store, db: Harness) -> None:
     player = Player(quick, db)
     job_id = await player.live("reliability", "claim*")
-    db.sql("update tenure.job set lease_expires_at = now() + interval '1 second' where id = %s", job_id)
+    db.sql("update tenure.job set lease_expires_at = now() + interval '20 seconds' where id = %s", job_id)
     (job,) = await quick.jobs([job_id])
     await quick.heartbeat(job.held)
     await quick.succeed(job.held)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.clock import SEARCH_PATH, StoppedClock
 from tests.conftest import own_database
 from tests.harness import Harness
 from tests.races.sessions import Arena, Session
@@ -30,3 +31,13 @@ def arena(file_arena: Arena) -> Iterator[Arena]:
     """The file's sessions; whatever the last test left open is rolled back."""
     yield file_arena
     file_arena.first.connection.rollback()
+
+
+@pytest.fixture
+def clock(arena: Arena) -> Iterator[StoppedClock]:
+    """A clock that stands still, for the second session."""
+    stopped = StoppedClock(arena.db)
+    arena.second.sql(f"set search_path = {SEARCH_PATH}")
+    yield stopped
+    arena.second.sql("reset search_path")
+    stopped.remove()

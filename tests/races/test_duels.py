@@ -1,6 +1,6 @@
 """Two who reach for one job at the same moment: one wins, the other is told so, and the log tells of one hop.
 
-Sixty rounds each in `./dev test`, a thousand in `./dev prove`; each side wins at least every twentieth.
+Sixty rounds each in `./dev test`, a thousand in `./dev prove`, and more until each side has won a twentieth of them.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def test_a_batch_that_waits_for_its_first_job_has_locked_none_of_the_others(aren
     free = arena.db.sql("select id from tenure.job where id = any (%s) for update skip locked", made)
     assert {row["id"] for row in free} == set(made[1:])
     arena.first.end("rollback")
-    got = answer.result(5)
+    got = answer.result(60)
     assert [each.id if isinstance(each, Job) else each.job_id for each in got] == named
 
 
@@ -49,5 +49,5 @@ def test_a_batch_that_waits_for_its_first_key_has_spent_none_of_the_others(arena
             "insert into tenure.key (tenant_id, key, verb, hash) values (%s, %s, 'test', '')", high.tenant_id, high.key
         )
     arena.first.end("commit")
-    made = answer.result(5)
+    made = answer.result(60)
     assert [isinstance(each, Enqueued) and each.made for each in made] == [True, False]

@@ -211,7 +211,7 @@ def test_a_repeat_waits_for_its_twin_and_does_it_only_when_that_was_undone(arena
     first = answer(arena.first, ask)
     twin = arena.behind(lambda: answer(arena.second, ask))
     arena.first.end(end)
-    second = twin.result(5)
+    second = twin.result(60)
     assert not isinstance(second, str), f"refused: {second}"
     if end == "commit":
         assert second == first
@@ -227,7 +227,7 @@ def test_an_operators_repeat_waits_for_its_twin(arena: Arena, operation: str, en
     first = answer(arena.first, ask)
     twin = arena.behind(lambda: answer(arena.second, ask))
     arena.first.end(end)
-    second = twin.result(5)
+    second = twin.result(60)
     assert not isinstance(second, str), f"refused: {second}"
     if end == "commit":
         assert second == first
@@ -242,7 +242,7 @@ def test_a_key_that_is_being_spent_on_one_step_serves_no_other_step(arena: Arena
     answer(arena.first, saying(before, held, "k"))
     waiting = arena.behind(lambda: answer(arena.second, saying(after, held, "k")))
     arena.first.end("commit")
-    assert waiting.result(5) == IdempotencyConflict.code
+    assert waiting.result(60) == IdempotencyConflict.code
     written_once(arena, held.id, "k")
 
 
@@ -254,7 +254,7 @@ def test_a_repeated_failure_and_the_next_holder_do_not_meet(arena: Arena) -> Non
     taken = arena.first.claim_by_id("standard", held.id)
     repeat = arena.behind(lambda: answer(arena.second, saying("fail", held, "k")))
     arena.first.end("commit")
-    assert repeat.result(5) == first
+    assert repeat.result(60) == first
     assert isinstance(taken, Job)
     assert arena.db.row(held.id)["lease_token"] == taken.lease_token
     written_once(arena, held.id, "k")

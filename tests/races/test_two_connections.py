@@ -122,7 +122,7 @@ def test_waiter_is_judged_by_what_the_holder_left(
         (row,), log = first.sql(_ROW, job_id, job_id), first.sql(_LOG, job_id)
     assert not answer.done()
     first.end(end)
-    outcome = answer.result(5)
+    outcome = answer.result(60)
 
     expected = told(contract, waiter, holder, end)
     assert type(outcome) is expected, outcome
@@ -148,7 +148,7 @@ def test_log_follows_the_transitions_though_the_later_statement_began_first(aren
     began = arena.db.value("select query_start from pg_stat_activity where pid = %s", arena.second.pid)
     arena.first.give_back(held)
     arena.first.end("commit")
-    job = claim.result(5)
+    job = claim.result(60)
 
     assert isinstance(job, Job)
     assert job.claims == 2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -13,43 +13,31 @@ from tenure.job import Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved
 from tenure.postgres import connect
 from tenure.postgres.store import Store
-from tests.races.sessions import CONTRACTS, TRANSIENT, Arena, now
+from tests.clock import MOMENT, TICK, StoppedClock
+from tests.races.sessions import CONTRACTS, PATIENT, TRANSIENT, Arena, now
 
 pytestmark = [pytest.mark.serial, pytest.mark.core]
 
 ENDS = pytest.mark.parametrize("end", ["commit", "rollback"])
 
 
-def wait_until(arena: Arena, condition: str, job_id: int) -> None:
-    """Let the database's clock reach a moment on the job's row."""
-    give_up = time.monotonic() + 3
-    while not arena.db.value(f"select {condition} from tenure.job where id = %s", job_id):
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
     ("contract", "verb"),
     [(contract, verb) for contract in CONTRACTS for verb in ("succeed", "fail")] + [("reliability", "start")],
 )
-def test_lease_that_expired_during_the_wait_is_revived_by_nobody(arena: Arena, contract: str, verb: str) -> None:
+def test_lease_that_expired_during_the_wait_is_revived_by_nobody(
+    arena: Arena, clock: StoppedClock, contract: str, verb: str
+) -> None:
     held, _ = arena.held(contract, started=verb != "start")
-    arena.first.begin()
-    arena.first.sql(
-        "update tenure.job set lease_expires_at = clock_timestamp() + interval '200 ms' where id = %s", held.id
-    )
-    arena.first.end("commit")
+    expires = MOMENT + timedelta(seconds=1)
+    arena.db.sql("update tenure.job set lease_expires_at = %s where id = %s", expires, held.id)
     before = arena.db.fingerprint(held.id)
     arena.first.begin()
     arena.first.lock(held.id)
     answer = arena.behind(lambda: arena.second.finish(verb, held))
-    assert arena.db.value(
-        "select query_start < lease_expires_at from pg_stat_activity, tenure.job where pid = %s and id = %s",
-        arena.second.pid, held.id,
-    ), "the call was to begin while the lease lived"  # fmt: skip
-    wait_until(arena, "lease_expires_at < clock_timestamp()", held.id)
+    clock.set(expires + TICK)
     arena.first.end("commit")
-    outcome = answer.result(5)
+    outcome = answer.result(60)
 
     if contract == "reliability":
         assert type(outcome) is StaleLease
@@ -60,18 +48,16 @@ def test_lease_that_expired_during_the_wait_is_revived_by_nobody(arena: Arena, c
 
 
 @pytest.mark.parametrize("verb", ["succeed", "fail"])
-def test_holder_that_missed_its_beats_during_the_wait_is_refused(arena: Arena, verb: str) -> None:
+def test_holder_that_missed_its_beats_during_the_wait_is_refused(arena: Arena, clock: StoppedClock, verb: str) -> None:
     held, _ = arena.held("reliability")
-    arena.db.sql(
-        "update tenure.job set last_heartbeat_at = clock_timestamp() - interval '29.7 seconds' where id = %s", held.id
-    )
+    arena.db.sql("update tenure.job set last_heartbeat_at = %s where id = %s", MOMENT - timedelta(seconds=29), held.id)
     before = arena.db.fingerprint(held.id)
     arena.first.begin()
     arena.first.lock(held.id)
     answer = arena.behind(lambda: arena.second.finish(verb, held))
-    wait_until(arena, "last_heartbeat_at + interval '30 seconds' < clock_timestamp()", held.id)
+    clock.set(MOMENT + timedelta(seconds=1) + TICK)
     arena.first.end("rollback")
-    assert type(answer.result(5)) is StaleLease
+    assert type(answer.result(60)) is StaleLease
     assert arena.db.fingerprint(held.id) == before
 
 
@@ -84,7 +70,7 @@ def test_second_use_of_a_key_waits_for_the_first(arena: Arena, end: str, body: s
     second = NewJob("t", {"n": 1 if body == "same" else 2}, key=key)
     answer = arena.behind(lambda: arena.second.enqueue(second))
     arena.first.end(end)
-    (outcome,) = answer.result(5)
+    (outcome,) = answer.result(60)
 
     assert isinstance(first, Enqueued)
     if end == "rollback":
@@ -120,7 +106,7 @@ def test_second_use_of_a_claim_key_waits_for_the_first_and_wins_no_second_job(
     first = [job.held for job in call("first") if isinstance(job, Job)]
     answer = arena.behind(lambda: call("second"))
     arena.first.end(end)
-    second = [job for job in answer.result(5) if isinstance(job, Job)]
+    second = [job for job in answer.result(60) if isinstance(job, Job)]
 
     # When the first rolls back, its jobs are free again, but the second has already put its hand on others.
     assert len(second) == len(first)
@@ -153,10 +139,10 @@ def two_alike(arena: Arena, verb: str, contract: str) -> tuple[list[int], str]:
 
 @pytest.fixture
 def impatient(arena: Arena) -> Iterator[Arena]:
-    """The second session gives up at once where it would have to wait."""
-    arena.second.sql("set lock_timeout = '20ms'")
+    """The second session gives up where it would have to wait."""
+    arena.second.sql("set lock_timeout = '1s'")
     yield arena
-    arena.second.sql(f"set lock_timeout = {connect.LOCK_TIMEOUT_MS}")
+    arena.second.sql(PATIENT)
 
 
 @pytest.mark.parametrize(
