@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 import tenure
 
@@ -24,6 +25,22 @@ def doze(seconds: float) -> str:
     """Sleep in a thread."""
     time.sleep(seconds)
     return "rested"
+
+
+@app.task
+def hold(gate: str) -> str:
+    """Wait until a file is there."""
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    return "let go"
+
+
+@app.task
+def meet(ctx: tenure.Context, room: str, jobs: int) -> None:
+    """Wait until so many jobs have come into a directory."""
+    Path(room, str(ctx.job.id)).touch()
+    while len(list(Path(room).iterdir())) < jobs:
+        time.sleep(0.01)
 
 
 @app.task(max_attempts=3)

@@ -22,8 +22,8 @@ from tenure.job import NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker import program
-from tests.worker.processes import worker
-from tests.worker.working import quick, until, working
+from tests.worker.processes import steady_worker
+from tests.worker.working import steady, until, working
 
 
 @pytest.mark.prove
@@ -60,7 +60,7 @@ async def test_unknown_task_of_any_contract_is_dead_after_an_hour(app: App, stor
     )
     async with working(app, queues=["default"]):
         with pytest.raises(tenure.JobFailed, match="no worker knew the task"):
-            await app.result(made.job_id, timeout=10)
+            await app.result(made.job_id, timeout=60)
 
 
 async def test_hand_back_at_a_shutdown_is_not_counted_as_not_knowing(app: App, store: Store, db: Harness) -> None:
@@ -89,7 +89,7 @@ async def test_cancel_after_an_effect_undoes_it(app: App, db: Harness) -> None:
 
     async with working(app):
         with pytest.raises(tenure.JobFailed, match="ended cancelled"):
-            await app.result(await order.enqueue(), timeout=10)
+            await app.result(await order.enqueue(), timeout=60)
     assert undone == ["receipt"]
 
 
@@ -116,7 +116,7 @@ async def test_effect_whose_result_cannot_be_stored_is_on_record_all_the_same(ap
         return len(done)
 
     async with working(app):
-        assert await app.result(await order.enqueue(), timeout=10) == 1
+        assert await app.result(await order.enqueue(), timeout=60) == 1
 
 
 async def test_blip_between_a_deed_and_its_record_does_not_repeat_the_deed(app: App, dsn: str, db: Harness) -> None:
@@ -135,7 +135,7 @@ async def test_blip_between_a_deed_and_its_record_does_not_repeat_the_deed(app: 
         return await ctx.effect("charge", deed)
 
     async with working(app):
-        assert await app.result(await order.enqueue(), timeout=20) == "receipt"
+        assert await app.result(await order.enqueue(), timeout=60) == "receipt"
     assert done == [1]
 
 
@@ -147,7 +147,7 @@ async def test_verdict_that_cannot_be_stored_ends_the_job(app: App, verdict: obj
 
     async with working(app):
         with pytest.raises(tenure.JobFailed):
-            await app.result(await odd.enqueue(), timeout=10)
+            await app.result(await odd.enqueue(), timeout=60)
 
 
 async def test_plain_handler_that_raises_stop_iteration_fails(app: App) -> None:
@@ -159,7 +159,7 @@ async def test_plain_handler_that_raises_stop_iteration_fails(app: App) -> None:
 
     async with working(app):
         with pytest.raises(tenure.JobFailed, match="StopIteration"):
-            await app.result(await first.enqueue(), timeout=10)
+            await app.result(await first.enqueue(), timeout=60)
 
 
 async def test_server_that_only_reads_for_a_while_does_not_end_the_worker(app: App, db: Harness) -> None:
@@ -181,7 +181,7 @@ async def test_server_that_only_reads_for_a_while_does_not_end_the_worker(app: A
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and application_name like 'tenure%%' and pid <> pg_backend_pid()"
         )
-        assert await app.result((await _insisting(work.enqueue)), timeout=20) == "done"
+        assert await app.result((await _insisting(work.enqueue)), timeout=60) == "done"
         assert running.counts["succeeded"] == 1
 
 
@@ -195,7 +195,7 @@ async def _insisting(enqueue: Any) -> Any:
 
 
 async def test_database_without_a_schema_is_named_and_the_worker_ends(empty_dsn: str) -> None:
-    app = quick(empty_dsn)
+    app = steady(empty_dsn)
 
     @app.task
     async def work() -> None: ...
@@ -229,7 +229,7 @@ async def test_idle_worker_writes_nothing(app: App, db: Harness) -> None:
 
 
 def test_programs_that_open_a_loop_again_and_again_leak_no_connections(dsn: str, db: Harness) -> None:
-    app = quick(dsn)
+    app = steady(dsn)
 
     @app.task
     async def work() -> None: ...
@@ -256,11 +256,11 @@ async def test_enqueue_in_pipeline_mode_is_refused(app: App, dsn: str, db: Harne
 
 async def test_signal_to_a_whole_group_of_processes_is_one_signal(dsn: str, app: App, db: Harness) -> None:
     ticket = await app._enqueue(program.nap.call(1.5).job)
-    with worker(dsn) as process:
+    with steady_worker(dsn) as process:
         await until(lambda: db.value("select count(*) from tenure.job where role = 'active'") == 1)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert db.row(ticket.id)["state"] == "succeeded"
 
 

@@ -9,7 +9,7 @@ import signal
 from tenure.app import App
 from tests.harness import Harness
 from tests.worker import program
-from tests.worker.processes import worker
+from tests.worker.processes import steady_worker
 from tests.worker.working import until
 
 
@@ -21,66 +21,66 @@ def running(db: Harness) -> int:
 
 async def test_sigterm_lets_a_running_job_end_and_claims_no_more(app: App, dsn: str, db: Harness) -> None:
     first = await app._enqueue(program.nap.call(1.0).job)
-    with worker(dsn, "--concurrency", "1") as process:
+    with steady_worker(dsn, "--concurrency", "1") as process:
         await until(lambda: running(db) == 1)
         second = await app._enqueue(program.nap.call(0.0).job)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert db.row(first.id)["state"] == "succeeded"
     assert db.row(second.id)["state"] == "queued"
 
 
 async def test_what_does_not_end_in_time_is_handed_back_at_no_cost(app: App, dsn: str, db: Harness) -> None:
     ticket = await app._enqueue(program.nap.call(60.0).job)
-    with worker(dsn, "--grace", "0.5") as process:
+    with steady_worker(dsn, "--grace", "0.5") as process:
         await until(lambda: running(db) == 1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     row = db.row(ticket.id)
     assert (row["state"], row["claims"], row["raises"]) == ("queued", 1, 1)
 
 
 async def test_thread_that_does_not_end_does_not_keep_the_process(app: App, dsn: str, db: Harness) -> None:
     ticket = await app._enqueue(program.doze.call(60.0).job)
-    with worker(dsn, "--grace", "0.5") as process:
+    with steady_worker(dsn, "--grace", "0.5") as process:
         await until(lambda: running(db) == 1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert db.row(ticket.id)["state"] == "queued"
 
 
 async def test_second_signal_ends_the_worker_at_once(app: App, dsn: str, db: Harness) -> None:
     await app._enqueue(program.nap.call(60.0).job)
-    with worker(dsn) as process:
+    with steady_worker(dsn) as process:
         await until(lambda: running(db) == 1)
         process.send_signal(signal.SIGTERM)
         await until(lambda: "stops" in os.read(process.stderr.fileno(), 4096).decode())  # type: ignore[union-attr]
         await asyncio.sleep(1.1)  # within a second, it would be one signal to a whole group of processes
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
     assert running(db) == 1  # its lease will run out
 
 
 async def test_killed_workers_job_comes_back_and_the_execution_is_spent(app: App, dsn: str, db: Harness) -> None:
     ticket = await app._enqueue(program.nap.call(1.0).job)
-    with worker(dsn) as process:
+    with steady_worker(dsn) as process:
         await until(lambda: running(db) == 1)
         process.kill()
         process.wait()
-    with worker(dsn):
-        assert await app.result(ticket, timeout=20) == "rested"
+    with steady_worker(dsn):
+        assert await app.result(ticket, timeout=60) == "rested"
     assert [row["trigger"] for row in db.log(ticket.id)] == ["claim", "expire", "claim", "succeed"]
 
 
 async def test_frozen_workers_late_result_is_refused(app: App, dsn: str, db: Harness) -> None:
     ticket = await app._enqueue(program.stand_still.call(0.0).job)
-    with worker(dsn, "--no-upkeep") as frozen:
+    with steady_worker(dsn, "--no-upkeep") as frozen:
         await until(lambda: running(db) == 1)
         db.sql("update tenure.job set type = 'nap', payload = '{\"seconds\": 0}' where id = %s", ticket.id)
-        with worker(dsn):
-            assert await app.result(ticket, timeout=20) == "rested"
+        with steady_worker(dsn):
+            assert await app.result(ticket, timeout=60) == "rested"
             before = db.fingerprint(ticket.id)
             frozen.send_signal(signal.SIGCONT)
             frozen.send_signal(signal.SIGTERM)
-            assert frozen.wait(20) == 0
+            assert frozen.wait(60) == 0
     assert db.fingerprint(ticket.id) == before

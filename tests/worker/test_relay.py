@@ -19,7 +19,7 @@ from tenure.worker.handle import Done
 from tenure.worker.port import SourcePort
 from tenure.worker.running import Running
 from tests.harness import Harness
-from tests.worker.working import quick, until, working
+from tests.worker.working import steady, until, working
 
 #: What a handler may leave behind, as a library that knows its user or its trace does.
 who: ContextVar[int | None] = ContextVar("who", default=None)
@@ -82,7 +82,7 @@ class Setting(Middleware):
 async def test_middleware_around_one_handler_is_not_around_another(dsn: str, db: Harness, waits: bool) -> None:
     seen: list[tuple[int, int | None]] = []
     setting = Setting()
-    async with quick(dsn, middleware=[setting]) as app:
+    async with steady(dsn, middleware=[setting]) as app:
 
         @app.task
         async def look(ctx: tenure.Context) -> None:

@@ -12,7 +12,7 @@ import tenure
 from tenure.app import App
 from tests.harness import Harness
 from tests.worker import tasks
-from tests.worker.working import quick, until, working
+from tests.worker.working import steady, until, working
 
 
 async def ended(app: App, db: Harness, ids: list[int], **options: Any) -> dict[int, dict[str, Any]]:
@@ -51,7 +51,7 @@ async def test_handler_that_waits_beyond_its_limit_fails_alone(app: App, db: Har
 
 
 async def test_limit_of_a_task_holds_in_a_process_of_its_own(dsn: str, db: Harness) -> None:
-    async with quick(dsn) as app:
+    async with steady(dsn) as app:
         app.tasks["slow"] = tasks.slow.options(timeout=1.5)
         ids = [(await app._enqueue(tasks.slow.options(max_attempts=1).call(60).job)).id]
         assert "$timeout" not in db.row(ids[0])["payload"]

@@ -12,14 +12,14 @@ from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker import program
 from tests.worker.killing import run_and_kill
-from tests.worker.processes import worker
-from tests.worker.working import quick, until, working
+from tests.worker.processes import steady_worker
+from tests.worker.working import steady, until, working
 
 
 @pytest.mark.req("S1-07")
 async def test_two_handlers_of_one_task_never_overlap_while_leases_are_renewed(dsn: str, db: Harness) -> None:
     contended: list[int] = []
-    async with quick(dsn) as first, quick(dsn) as second:
+    async with steady(dsn) as first, steady(dsn) as second:
 
         def work(n: int) -> int:
             with psycopg.connect(dsn, autocommit=True) as connection:
@@ -33,7 +33,7 @@ async def test_two_handlers_of_one_task_never_overlap_while_leases_are_renewed(d
         async with working(first, concurrency=5), working(second, concurrency=5):
             tickets = [await tasks[0].enqueue(n) for n in range(8)]
             # All run; whoever could take one of them a second time has the slots for it.
-            assert await asyncio.gather(*(first.result(ticket, timeout=30) for ticket in tickets)) == list(range(8))
+            assert await asyncio.gather(*(first.result(ticket, timeout=60) for ticket in tickets)) == list(range(8))
     assert contended == []
     assert {db.row(ticket.id)["claims"] for ticket in tickets} == {1}
 
@@ -50,7 +50,7 @@ async def test_everything_goes_on_from_the_database_alone(app: App, dsn: str, st
     await store.publish(True)
     naps = [await app._enqueue(program.nap.options(contract="dispatcher").call(0.3).job) for _ in range(20)]
     later = await app._enqueue(program.nap.options(contract="dispatcher", delay=1.0).call(0.0).job)
-    with worker(dsn, "--concurrency", "4") as process:
+    with steady_worker(dsn, "--concurrency", "4") as process:
         await until(lambda: db.value(JUST_BEGUN))
         process.kill()
         process.wait()
@@ -60,7 +60,7 @@ async def test_everything_goes_on_from_the_database_alone(app: App, dsn: str, st
     db.sql("delete from tenure.outbox")
     held = db.sql("select id from tenure.job where role = 'active'")
     assert held
-    with worker(dsn):
+    with steady_worker(dsn):
         await until(lambda: db.value("select count(*) from tenure.job") == 0, 40)
     ids = [ticket.id for ticket in (*naps, later)]
     ended = db.sql("select status, attempt from tenure_dispatcher.tasks where task_id = any(%s)", ids)
@@ -76,8 +76,8 @@ async def test_killed_workers_task_is_queued_again_by_the_reconciler_with_a_fres
     await store.publish(True)
     ticket = await app._enqueue(program.nap.options(contract="dispatcher").call(0.5).job)
     await run_and_kill(dsn, db, ticket.id, times=1)
-    with worker(dsn):
-        assert await app.result(ticket, timeout=20) == "rested"
+    with steady_worker(dsn):
+        assert await app.result(ticket, timeout=60) == "rested"
     again = ["Running->Failed", "Failed->Queued", "Queued->Running"]
     assert db.hops(ticket.id) == ["Queued->Running", *again, "Running->Completed"]
     pointers = db.sql("select body from tenure_dispatcher.outbox where task_id = %s order by id", ticket.id)

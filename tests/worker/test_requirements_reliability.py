@@ -22,7 +22,7 @@ from tenure.job import Held, NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker import charging, program
-from tests.worker.processes import worker
+from tests.worker.processes import steady_worker
 from tests.worker.working import until, working
 
 
@@ -58,7 +58,7 @@ async def test_soft_cancelled_job_whose_worker_dies_is_cancelled_and_not_queued(
     app: App, dsn: str, store: Store, db: Harness
 ) -> None:
     ticket = await app._enqueue(program.nap.options(contract="reliability").call(60.0).job)
-    with worker(dsn) as process:
+    with steady_worker(dsn) as process:
         await until(lambda: db.row(ticket.id)["state"] == "running")
         await app.cancel(ticket)
         process.kill()
@@ -107,13 +107,13 @@ async def test_effect_of_a_frozen_worker_is_not_had_again_by_the_next(
 ) -> None:
     book = tmp_path / "book"
     ticket = await app._enqueue(charging.charge.call(str(book)).job)
-    with worker(dsn, "--no-upkeep", app="tests.worker.charging:app") as frozen:
+    with steady_worker(dsn, "--no-upkeep", app="tests.worker.charging:app") as frozen:
         await until(lambda: db.value("select count(*) from tenure.effect") == 1)
         await until(lambda: Path(f"/proc/{frozen.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T")
         db.expire(ticket.id)
         assert await store.reap("reliability")
-        with worker(dsn, app="tests.worker.charging:app"):
-            assert await app.result(ticket, timeout=20) == f"receipt of {ticket.id}:1"
+        with steady_worker(dsn, app="tests.worker.charging:app"):
+            assert await app.result(ticket, timeout=60) == f"receipt of {ticket.id}:1"
         before = db.fingerprint(ticket.id)
         os.kill(frozen.pid, signal.SIGCONT)
         assert frozen.stderr is not None

@@ -37,7 +37,7 @@ async def test_job_that_nobody_knew_for_an_hour_is_dead(app: App, store: Store, 
             db.sql("update tenure.event set ts = ts - interval '61 minutes' where job_id = %s", made.job_id)
         db.due(made.job_id)
         with pytest.raises(tenure.JobFailed, match="no worker knew the task"):
-            await app.result(made.job_id, timeout=10)
+            await app.result(made.job_id, timeout=60)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -73,5 +73,5 @@ async def test_payload_that_no_longer_fits_goes_the_contracts_way(
     made = await store.enqueue(NewJob("double", payload, contract="reliability"))
     async with working(app):
         with pytest.raises(tenure.JobFailed, match="dead_lettered"):
-            await app.result(made.job_id, timeout=10)
+            await app.result(made.job_id, timeout=60)
     assert db.value("select reason_code from tenure_reliability.dead_letters where job_id = %s", made.job_id) == reason
