@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -14,7 +17,9 @@ from tests.worker.working import LEASE_S, until
 
 #: A little more than half of a lease: a beat is due, and the database renews.
 HALF_S = LEASE_S / 2 + 1
-_LEFT = "select extract(epoch from min(lease_expires_at) - clock_timestamp()) from tenure.job where id = any(%s)"
+_LEFT = """
+select coalesce(extract(epoch from min(lease_expires_at) - clock_timestamp()), 0) from tenure.job where id = any(%s)
+"""
 _PASS = "update tenure.job set lease_expires_at = lease_expires_at - %s * interval '1 second' where id = any(%s)"
 
 
@@ -43,33 +48,52 @@ class Pulse:
     """What hearts take for the time. Nobody beats before a test moves it; then each job beats once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.looks = time.monotonic(), 0
+        self.now = time.monotonic()
+        #: How many hearts there are, and the rounds that each of them has ended.
+        self.hearts, self.ended = 1, Counter[int]()
         monkeypatch.setattr(heart, "time", self)
+        monkeypatch.setattr(heart, "asyncio", self)
 
     def monotonic(self) -> float:
         """The time, for a heart."""
-        self.looks += 1
         return self.now
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """How long a beat may take."""
+        return asyncio.timeout(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """The rest of a heart between two rounds."""
+        self.ended[threading.get_ident()] += 1
+        await asyncio.sleep(seconds)
 
     def passes(self, seconds: float) -> None:
         """Let so much time pass for hearts."""
         self.now = max(self.now, time.monotonic()) + seconds
 
-    def half_a_lease(self, db: Harness, ids: Sequence[int]) -> None:
-        """Let half a lease of these jobs pass, for their holders and in the database."""
+    def another(self) -> Callable[[], bool]:
+        """Whether every heart has begun a round from now on, and ended it."""
+        before = self.ended.copy()
+        return lambda: (
+            len(self.ended) >= self.hearts and all(self.ended[each] >= before[each] + 2 for each in list(self.ended))
+        )
+
+    async def half_a_lease(self, db: Harness, ids: Sequence[int]) -> None:
+        """Let half a lease of these jobs pass, for their holders and in the database, until they are renewed."""
+        for done in self._half_a_lease(db, ids):
+            await until(done)
+
+    def half_a_lease_blocked(self, db: Harness, ids: Sequence[int]) -> None:
+        """The same without letting anything else of this thread go on."""
+        for done in self._half_a_lease(db, ids):
+            limit = time.monotonic() + 60
+            while not done():
+                assert time.monotonic() < limit, "nobody renewed the leases"
+                time.sleep(0.01)
+
+    def _half_a_lease(self, db: Harness, ids: Sequence[int]) -> Iterator[Callable[[], bool]]:
+        """Let it pass; what is to be waited for, one after the other."""
         db.sql(_PASS, HALF_S, list(ids))
         self.passes(HALF_S)
-
-
-def is_renewed(db: Harness, ids: Sequence[int]) -> bool:
-    """Whether nearly whole leases are left of all these jobs."""
-    left = db.value(_LEFT, list(ids))
-    return left is not None and bool(left > LEASE_S * 0.75)
-
-
-def block_until_renewed(db: Harness, ids: Sequence[int]) -> None:
-    """Wait for the same without letting anything else of this thread go on."""
-    limit = time.monotonic() + 60
-    while not is_renewed(db, ids):
-        assert time.monotonic() < limit, "nobody renewed the leases"
-        time.sleep(0.01)
+        yield lambda: bool(db.value(_LEFT, list(ids)) > LEASE_S * 0.75)
+        yield self.another()  # whoever renewed has heard so

@@ -24,7 +24,7 @@ from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker import program
 from tests.worker.processes import is_frozen, says, steady_worker
-from tests.worker.rounds import Polls, Pulse, block_until_renewed
+from tests.worker.rounds import Polls, Pulse
 from tests.worker.working import steady, until, working
 
 _WRITTEN = """
@@ -42,8 +42,7 @@ async def test_neighbours_of_a_handler_that_blocks_the_loop_are_not_reaped(app: 
     async def block(n: int) -> int:
         if n == 0:
             for _ in range(5):
-                pulse.half_a_lease(db, ids)
-                block_until_renewed(db, ids)  # that is the fault
+                pulse.half_a_lease_blocked(db, ids)  # that is the fault
         return n
 
     ids = await app.enqueue_many(block.call(n) for n in range(10))

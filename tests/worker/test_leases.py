@@ -11,7 +11,7 @@ import tenure
 from tenure.app import App
 from tenure.postgres.store import Store
 from tests.harness import Harness
-from tests.worker.rounds import HALF_S, Pulse, block_until_renewed, is_renewed
+from tests.worker.rounds import HALF_S, Pulse
 from tests.worker.working import until, working
 
 
@@ -29,8 +29,7 @@ async def test_handler_that_needs_several_leases_is_never_reaped(
         ticket = await long.enqueue()
         await until(lambda: db.row(ticket.id)["role"] == "active")
         for _ in range(5):
-            pulse.half_a_lease(db, [ticket.id])
-            await until(lambda: is_renewed(db, [ticket.id]))
+            await pulse.half_a_lease(db, [ticket.id])
             assert await store.reap("standard") == []
         go.set()
         assert await app.result(ticket, timeout=60) == "done"
@@ -41,8 +40,7 @@ async def test_blocked_event_loop_is_not_a_dead_worker(app: App, db: Harness, pu
     @app.task
     async def block(ctx: tenure.Context) -> str:
         for _ in range(5):
-            pulse.half_a_lease(db, [ctx.job.id])
-            block_until_renewed(db, [ctx.job.id])  # that is the fault
+            pulse.half_a_lease_blocked(db, [ctx.job.id])  # that is the fault
         return "done"
 
     async with working(app):

@@ -142,7 +142,7 @@ async def test_each_execution_has_the_key_of_its_retry_and_a_redelivered_one_the
 async def test_job_whose_worker_is_killed_in_each_execution_ends_in_the_dead_letters_after_four(
     app: App, dsn: str, db: Harness
 ) -> None:
-    ticket = await app._enqueue(program.nap.options(contract="gate_b2").call(60.0).job)
+    ticket = await app._enqueue(program.nap.options(contract="gate_b2").call(600.0).job)
     await run_and_kill(dsn, db, ticket.id, times=4)
     with steady_worker(dsn):
         await until(lambda: db.row(ticket.id)["state"] == "failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import pytest
 
@@ -24,7 +25,9 @@ async def test_job_of_an_unknown_task_is_handed_back_with_a_delay_and_an_alarm(
             await until(lambda: worker.counts["unknown"] == 1)
     row = db.row(made.job_id)
     assert (row["state"], row["claims"], row["raises"]) == ("queued", 1, 1)
-    assert db.value("select due_at > now() + interval '10s' from tenure.job where id = %s", made.job_id)
+    handed_back = db.log(made.job_id)[-1]
+    assert handed_back["trigger"] == "hand_back"
+    assert row["due_at"] - handed_back["ts"] > timedelta(seconds=10)
     assert "which this worker does not know" in caplog.text
 
 
