@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 
 from tenure.app import App
@@ -54,6 +55,12 @@ async def test_thread_that_does_not_end_does_not_keep_the_process(app: App, dsn:
     assert db.row(ticket.id)["state"] == "queued"
 
 
+def signalled(process: subprocess.Popen[str]) -> int | None:
+    """Send a worker another signal; its exit code if it has ended."""
+    process.send_signal(signal.SIGTERM)
+    return process.poll()
+
+
 async def test_second_signal_ends_the_worker_at_once(app: App, dsn: str, db: Harness) -> None:
     await app._enqueue(program.nap.call(600.0).job)
     with steady_worker(dsn, "--grace", "600") as process:
@@ -61,7 +68,7 @@ async def test_second_signal_ends_the_worker_at_once(app: App, dsn: str, db: Har
         process.send_signal(signal.SIGTERM)
         await says(process, "stops")
         # Those within a second of the first are one signal to a whole group of processes.
-        await until(lambda: process.send_signal(signal.SIGTERM) or process.poll() is not None)
+        await until(lambda: signalled(process) is not None)
         assert process.wait() == 128 + signal.SIGTERM
     assert running(db) == 1  # its lease will run out
 
