@@ -239,7 +239,7 @@ def left_over() -> Counter[str]:
 
 
 @pytest.mark.parametrize("kind", ["never waits", "waits", "fails", "leaves its context"])
-@pytest.mark.parametrize("jobs", [1_000, pytest.param(20_000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("jobs", [1_000, pytest.param(20_000, marks=[pytest.mark.prove, pytest.mark.timeout(600)])])
 async def test_nothing_of_a_job_that_ended_is_left_for_the_garbage_collector(
     app: App, db: Harness, jobs: int, kind: str
 ) -> None:
@@ -257,7 +257,7 @@ async def test_nothing_of_a_job_that_ended_is_left_for_the_garbage_collector(
     gc.disable()
     try:
         async with working(app, concurrency=50) as worker:
-            await until(lambda: worker.counts["succeeded"] + worker.counts["failed"] == jobs, 100)
+            await until(lambda: worker.counts["succeeded"] + worker.counts["failed"] == jobs, 500)
             await until(lambda: len(asyncio.all_tasks()) < 20)  # the last of them have told
             await until(lambda: left_over().total() <= 20)
     finally:

@@ -139,6 +139,7 @@ async def test_each_execution_has_the_key_of_its_retry_and_a_redelivered_one_the
 
 
 @pytest.mark.req("S4-57")
+@pytest.mark.timeout(300)  # five processes begin, one after the other
 async def test_job_whose_worker_is_killed_in_each_execution_ends_in_the_dead_letters_after_four(
     app: App, dsn: str, db: Harness
 ) -> None:
