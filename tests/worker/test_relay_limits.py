@@ -11,6 +11,7 @@ import pytest
 
 import tenure
 from tenure.app import App
+from tenure.worker import running
 from tests.harness import Harness
 from tests.worker import tasks
 from tests.worker.working import steady, until, working
@@ -72,12 +73,26 @@ async def test_limit_of_a_task_holds_in_a_process_of_its_own(dsn: str, db: Harne
     assert code(rows[ids[0]]) == "TIMEOUT"
 
 
-async def test_limit_counts_from_the_beginning_also_for_a_handler_that_blocks_at_first(app: App, db: Harness) -> None:
-    @app.task(timeout=0.3, max_attempts=1)
+class Clock:
+    """The clock by which handlers are timed; it goes on, and a test moves it ahead."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        """The time."""
+        return time.monotonic() + self.ahead
+
+
+async def test_limit_counts_from_the_beginning_also_for_a_handler_that_blocks_at_first(
+    app: App, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(running, "time", clock)
+
+    @app.task(timeout=600, max_attempts=1)
     async def work() -> None:
-        time.sleep(0.4)  # noqa: ASYNC251 (that is the case)
-        # Counted from here, the limit would come after this: timers fire in their order, however late they are.
-        await asyncio.sleep(0.2)
+        clock.ahead = 601  # so long it does not let go of the loop
+        await asyncio.sleep(600)
 
     (row,) = (await ended(app, db, [(await work.enqueue()).id])).values()
     assert code(row) == "TIMEOUT"
