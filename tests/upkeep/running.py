@@ -4,19 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from tenure.job import NewJob
 from tenure.postgres.store import Store
-from tenure.upkeep import Pace, Upkeep
+from tenure.upkeep import Pace, Report, Upkeep
+from tenure.upkeep.loops import Work
 from tests.harness import Harness
 
 #: Rounds that a test need not wait for.
 QUICK = Pace(look=0.1, extend=0.2, forget=0.2, retire=0.2, vacuum=0.2, tidy=0.2)
+
+
+class Observed(Upkeep):
+    """Upkeep whose rounds can be waited for."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        #: The rounds of each part that have ended, however; those that came to a report; and to one of a trouble.
+        self.ended, self.reported, self.troubled = Counter[str](), Counter[str](), Counter[str]()
+        self.tasks: dict[str, asyncio.Task[Any] | None] = {}
+
+    async def _tried(self, name: str, period: float, work: Work) -> float | None:
+        async def noted() -> Report | None:
+            report = await work()
+            self.reported[name] += report is not None
+            self.troubled[name] += report is not None and report.trouble is not None
+            return report
+
+        self.tasks[name] = asyncio.current_task()
+        try:
+            return await super()._tried(name, period, noted)
+        finally:
+            self.ended[name] += 1
+
+    async def another(self, *names: str, times: int = 1) -> None:
+        """Wait until each of these parts has begun and ended so many rounds from now on."""
+        await self._more(self.ended, names, times)
+
+    async def another_report(self, *names: str, times: int = 1) -> None:
+        """The same for rounds that came to a report: it was the part's turn, and it did not fail."""
+        await self._more(self.reported, names, times)
+
+    async def _more(self, counted: Counter[str], names: Sequence[str], times: int) -> None:
+        # One of each may be under way, which began before.
+        wanted = {name: counted[name] + times + 1 for name in names}
+        await until(lambda: all(counted[name] >= count for name, count in wanted.items()))
 
 
 @asynccontextmanager
@@ -34,8 +73,8 @@ async def running(*loops: Upkeep) -> AsyncIterator[None]:
                 await task
 
 
-async def until(true: Callable[[], bool], within: float = 10.0) -> float:
-    """Wait until this is true; how long it took."""
+async def until(true: Callable[[], bool], within: float = 60.0) -> float:
+    """Wait until this is true; how long it took. The limit only keeps a test from hanging."""
     begun = time.monotonic()
     while not true():
         assert time.monotonic() - begun < within, "it never came to that"
@@ -43,12 +82,16 @@ async def until(true: Callable[[], bool], within: float = 10.0) -> float:
     return time.monotonic() - begun
 
 
-async def expired(store: Store, db: Harness, count: int = 1, contract: str = "standard") -> list[int]:
+async def expired(
+    store: Store, db: Harness, count: int = 1, contract: str = "standard", lease_ms: int | None = None
+) -> list[int]:
     """Jobs whose holders died."""
     queue = f"dying {uuid4()}"
     await store.enqueue_many([NewJob("t", contract=contract, queue=queue) for _ in range(count)])
     ids = [job.id for job in await store.claim(contract, [queue], worker="w", limit=count)]
     assert len(ids) == count
+    if lease_ms is not None:
+        db.sql("update tenure.job set lease_ms = %s where id = any(%s)", lease_ms, ids)
     db.expire(*ids)
     return ids
 

@@ -12,11 +12,12 @@ import pytest
 
 from tenure.job import NewJob
 from tenure.postgres.store import Store
-from tenure.upkeep import Jump, Keep, Upkeep
+from tenure.upkeep import Jump, Keep
 from tenure.upkeep.clock import Clock
 from tests.harness import Harness
-from tests.upkeep.running import QUICK, expired, ready, running, until
+from tests.upkeep.running import QUICK, Observed, expired, ready, running, until
 
+_HOUR_MS = 3_600_000
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
@@ -46,6 +47,11 @@ class Clocks:
         self.passes(self.slow)
         found = clock.read(shown, asked, 30.0)
         return None if found is None else found.seconds
+
+
+async def set_lease(db: Harness, ids: list[int], lease_ms: int) -> None:
+    """Give jobs another lease; the loops may have their rows, and must go on to let go of them."""
+    await asyncio.to_thread(db.sql, "update tenure.job set lease_ms = %s where id = any(%s)", lease_ms, ids)
 
 
 def test_a_clock_that_goes_on_does_not_jump() -> None:
@@ -85,16 +91,16 @@ async def test_after_a_jump_nobody_is_reaped_before_the_time_of_a_lease(
     store: Store, db: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     clocks = Clocks()
-    loops = Upkeep(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic, on_jump=clocks.jumps.append)
+    loops = Observed(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic, on_jump=clocks.jumps.append)
     async with running(loops):
-        await asyncio.sleep(0.2)
+        await until(lambda: loops.ended["look"] >= 1)
         clocks.passes(1, jump=3_600)
         await until(lambda: loops.jumps == 1)
-        ids = await expired(store, db, 3)
-        await asyncio.sleep(0.6)  # several looks
+        ids = await expired(store, db, 3, lease_ms=_HOUR_MS)
+        await loops.another("look", "reap standard")
         assert not ready(db, ids[:1])
         assert loops.counts.get("reap", 0) == 0
-        db.sql("update tenure.job set lease_ms = 100 where id = any(%s)", ids)  # the time of such a lease is over
+        await set_lease(db, ids, 100)  # the time of such a lease is over
         await until(lambda: ready(db, ids))
     assert [jump.seconds for jump in clocks.jumps] == [3_600.0]
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -103,18 +109,19 @@ async def test_after_a_jump_nobody_is_reaped_before_the_time_of_a_lease(
 
 async def test_a_holder_that_beats_after_a_jump_keeps_its_job(store: Store, db: Harness) -> None:
     clocks = Clocks()
-    loops = Upkeep(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
+    loops = Observed(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
     await store.enqueue(NewJob("t"))
     (job,) = await store.claim(worker="w")
     async with running(loops):
-        await asyncio.sleep(0.2)
+        await until(lambda: loops.ended["look"] >= 1)
         clocks.passes(1, jump=60)
         await until(lambda: loops.jumps == 1)
+        await set_lease(db, [job.id], _HOUR_MS)
         db.expire(job.id)  # as the jump has done to every lease
-        await asyncio.sleep(0.3)
+        await loops.another("reap standard")
         await store.heartbeat(job.held)
-        db.sql("update tenure.job set lease_ms = 100 where id = %s", job.id)
-        await asyncio.sleep(0.3)
+        await set_lease(db, [job.id], 100)
+        await loops.another("look", times=2)
     assert (await store.succeed(job.held)).state == "succeeded"
     assert db.hops(job.id) == ["queued->running", "running->succeeded"]
 
@@ -123,13 +130,13 @@ async def test_a_jump_back_is_said_and_reaping_goes_on_after_a_lease(
     store: Store, db: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     clocks = Clocks()
-    loops = Upkeep(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
+    loops = Observed(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
     async with running(loops):
-        await asyncio.sleep(0.2)
+        await until(lambda: loops.ended["look"] >= 1)
         clocks.passes(1, jump=-90)
         await until(lambda: loops.jumps == 1)
         ids = await expired(store, db)
-        db.sql("update tenure.job set lease_ms = 100 where id = any(%s)", ids)
+        await set_lease(db, ids, 100)
         await until(lambda: ready(db, ids))
     jumped = re.search(r"the database's clock jumped back by ([\d.]+) s: leases last that much longer", caplog.text)
     assert jumped is not None
@@ -139,13 +146,13 @@ async def test_a_jump_back_is_said_and_reaping_goes_on_after_a_lease(
 async def test_nothing_is_forgotten_in_the_hour_after_a_jump(store: Store, db: Harness) -> None:
     clocks = Clocks()
     keep = Keep(claims=60)
-    loops = Upkeep(store, keep, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
+    loops = Observed(store, keep, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
     async with running(loops):
-        await asyncio.sleep(0.3)
+        await until(lambda: loops.ended["look"] >= 1)
         clocks.passes(1, jump=86_400)
         await until(lambda: loops.jumps == 1)
         db.sql("insert into tenure.claim (key, at) values (gen_random_uuid(), now() - interval '2 hours')")
-        await asyncio.sleep(0.6)
+        await loops.another("forget claims")
         assert "forget claims" not in loops.counts
         clocks.passes(3_601)
         await until(lambda: loops.counts.get("forget claims") == 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 
@@ -17,7 +16,7 @@ from tenure.upkeep import Report, Upkeep
 from tenure.upkeep.telling import Telling
 from tests.harness import Harness
 from tests.test_upkeep import at_the_commit_point
-from tests.upkeep.running import QUICK, expired, lines, ready, running, until
+from tests.upkeep.running import QUICK, Observed, expired, lines, ready, running, until
 
 
 @pytest.fixture
@@ -39,12 +38,12 @@ async def test_missing_rights_are_said_once_and_stop_nobody(
     app: Store, store: Store, db: Harness, heard: pytest.LogCaptureFixture
 ) -> None:
     db.sql("revoke all on tenure.key from tenure_app")
-    loops = Upkeep(app, pace=QUICK)
+    loops = Observed(app, pace=QUICK)
     async with running(loops):
         await until(lambda: {"forget keys", "retire"} <= set(loops.troubles))
         ids = await expired(store, db)
         await until(lambda: ready(db, ids))
-        await asyncio.sleep(3)  # several rounds that fail
+        await loops.another("forget keys", "retire", times=3)  # they fail
         assert [len(lines(heard, part)) for part in ("forget keys", "retire")] == [1, 1]
         db.sql("grant select, insert, update, delete on tenure.key to tenure_app")
         await until(lambda: "forget keys" not in loops.troubles)
@@ -58,15 +57,14 @@ async def test_missing_rights_are_said_once_and_stop_nobody(
 async def test_who_may_not_vacuum_says_so_once(
     app: Store, store: Store, db: Harness, heard: pytest.LogCaptureFixture
 ) -> None:
-    loops = Upkeep(app, pace=QUICK)
+    loops = Observed(app, pace=QUICK)
     async with running(loops):
         ids = await expired(store, db, 20)
-        for n in range(5):
-            db.sql("update tenure.job set progress = %s where id = any(%s)", str(n), ids)
+        await until(lambda: ready(db, ids))  # nobody has their rows from now on
+        for turn in (1, 2, 3):
+            db.sql("update tenure.job set progress = %s where id = any(%s)", str(turn), ids)
             db.sql("select pg_stat_force_next_flush()")
-            await asyncio.sleep(0.2)
-        await until(lambda: "vacuum" in loops.troubles)
-        await asyncio.sleep(0.6)
+            await until(lambda turn=turn: loops.troubled["vacuum"] >= turn)  # type: ignore[misc]
     assert len(lines(heard, "vacuum")) == 1
     assert "only the owner of the tables can vacuum them" in loops.troubles["vacuum"]
     assert "vacuum" not in loops.counts
@@ -99,9 +97,10 @@ async def test_a_record_that_cannot_be_written_is_said_once_while_it_is_the_same
 ) -> None:
     pending = await at_the_commit_point(store, db)
     db.sql("alter table tenure.dead_letter add constraint no_paper check (contract <> 'gate_b2') not valid")
-    async with running(Upkeep(store, pace=QUICK)):
+    loops = Observed(store, pace=QUICK)
+    async with running(loops):
         await until(lambda: len(lines(heard, "settle gate_b2")) == 1)
-        await asyncio.sleep(2.2)
+        await loops.another("settle gate_b2")
         assert len(lines(heard, "settle gate_b2")) == 1
         db.sql("alter table tenure.dead_letter drop constraint no_paper")
         await until(lambda: db.row(pending)["role"] == "done")

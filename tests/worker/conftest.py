@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from tenure.app import App
-from tests.worker.working import quick
+from tests.worker.rounds import Polls, Pulse
+from tests.worker.working import steady
 
 
 @pytest_asyncio.fixture
 async def app(dsn: str) -> AsyncIterator[App]:
     """It, without tasks."""
-    async with quick(dsn) as app:
+    async with steady(dsn) as app:
         yield app
+
+
+@pytest.fixture
+def pulse(monkeypatch: pytest.MonkeyPatch) -> Pulse:
+    """The clock of every heart; it stands still until a test moves it."""
+    return Pulse(monkeypatch)
+
+
+@pytest.fixture
+def polls(monkeypatch: pytest.MonkeyPatch) -> Polls:
+    """How often the workers of this process have looked for jobs."""
+    return Polls(monkeypatch)

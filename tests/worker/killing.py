@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from tests.harness import Harness
-from tests.worker.processes import worker
+from tests.worker.processes import steady_worker
 from tests.worker.working import until
 
 
 async def run_and_kill(dsn: str, db: Harness, job_id: int, *, times: int) -> None:
     """Let a worker take this job and kill it there, so often; each lease has run out when the next worker comes."""
     for claims in range(1, times + 1):
-        with worker(dsn, "--concurrency", "2") as process:
+        with steady_worker(dsn, "--concurrency", "2") as process:
             await until(partial(_is_claimed, db, job_id, claims))
             process.kill()
             process.wait()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -19,15 +20,21 @@ QUICK = {
     for number, value in (("LEASE_MS", "2000"), ("BACKOFF_BASE_MS", "1"), ("BACKOFF_CAP_MS", "1"))
     if (contract, number) != ("RELIABILITY", "LEASE_MS")
 }
+#: The same with leases that no test outlives: only `Harness.expire` ends them.
+STEADY = {name: "600000" if name.endswith("_LEASE_MS") else value for name, value in QUICK.items()}
 
 
 def begin(
-    dsn: str, *arguments: str, app: str = "tests.worker.program:app", stderr: IO[str] | int = subprocess.PIPE
+    dsn: str,
+    *arguments: str,
+    app: str = "tests.worker.program:app",
+    stderr: IO[str] | int = subprocess.PIPE,
+    numbers: Mapping[str, str] = QUICK,
 ) -> subprocess.Popen[str]:
     """Start a worker on this database; one that has much to say says it to a file, since nobody empties a pipe."""
     return subprocess.Popen(
         [sys.executable, "-m", "tenure", "worker", app, "--poll", "0.05", *arguments],
-        cwd=ROOT, env={**os.environ, **QUICK, "DATABASE_URL": dsn}, stderr=stderr, text=True,
+        cwd=ROOT, env={**os.environ, **numbers, "DATABASE_URL": dsn}, stderr=stderr, text=True,
     )  # fmt: skip
 
 
@@ -39,6 +46,28 @@ def worker(dsn: str, *arguments: str, app: str = "tests.worker.program:app") -> 
         yield process
     finally:
         end(process)
+
+
+@contextmanager
+def steady_worker(dsn: str, *arguments: str, app: str = "tests.worker.program:app") -> Iterator[subprocess.Popen[str]]:
+    """The same with leases that run out only when a test says so."""
+    process = begin(dsn, *arguments, app=app, numbers=STEADY)
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+async def says(process: subprocess.Popen[str], part: str) -> None:
+    """Read what a worker logs until a line has this in it."""
+    assert process.stderr is not None
+    while part not in (line := await asyncio.to_thread(process.stderr.readline)):
+        assert line, f"the worker ended before it said {part!r}"
+
+
+def is_frozen(process: subprocess.Popen[str]) -> bool:
+    """Whether every thread of a process is stopped."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -6,10 +6,20 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import tenure
 
 app = tenure.App(os.environ.get("DATABASE_URL", "postgresql://nowhere"))
+
+
+def _wait_for(true: Callable[[], bool]) -> None:
+    """Wait until this is true; the limit only ends a process that a failed test has left."""
+    limit = time.monotonic() + 100
+    while not true():
+        assert time.monotonic() < limit, "it did not come true in time"
+        time.sleep(0.01)
 
 
 @app.task
@@ -24,6 +34,20 @@ def doze(seconds: float) -> str:
     """Sleep in a thread."""
     time.sleep(seconds)
     return "rested"
+
+
+@app.task
+def hold(gate: str) -> str:
+    """Wait until a file is there."""
+    _wait_for(Path(gate).exists)
+    return "let go"
+
+
+@app.task
+def meet(ctx: tenure.Context, room: str, jobs: int) -> None:
+    """Wait until so many jobs have come into a directory."""
+    Path(room, str(ctx.job.id)).touch()
+    _wait_for(lambda: len(list(Path(room).iterdir())) >= jobs)
 
 
 @app.task(max_attempts=3)

@@ -25,7 +25,7 @@ async def test_effect_that_is_on_record_is_not_had_again_on_a_later_attempt(app:
         return receipt
 
     async with working(app):
-        assert await app.result(await order.enqueue(5), timeout=10) == "receipt 5"
+        assert await app.result(await order.enqueue(5), timeout=60) == "receipt 5"
     assert charged == ["receipt 5"]
 
 
@@ -40,7 +40,7 @@ async def test_plain_function_has_its_effects_once_too(app: App) -> None:
         return amount
 
     async with working(app):
-        assert await app.result(await order.enqueue(5), timeout=10) == 5
+        assert await app.result(await order.enqueue(5), timeout=60) == 5
     assert charged == [5]
 
 
@@ -64,7 +64,7 @@ async def test_effects_are_undone_newest_first_before_the_job_ends(app: App, db:
     async with working(app):
         ticket = await order.enqueue()
         with pytest.raises(tenure.JobFailed, match="ended failed"):
-            await app.result(ticket, timeout=10)
+            await app.result(ticket, timeout=60)
     assert undone == [("reserve", "shelf 3"), ("charge", "receipt")]
     assert [row["trigger"] for row in db.log(ticket.id)] == ["claim", "start", "compensating", "compensated", "fatal"]
 
@@ -82,7 +82,7 @@ async def test_effect_that_cannot_be_undone_sets_the_job_aside(app: App, db: Har
     async with working(app):
         ticket = await order.enqueue()
         with pytest.raises(tenure.JobFailed, match="ended dead_lettered"):
-            await app.result(ticket, timeout=10)
+            await app.result(ticket, timeout=60)
     assert db.value("select reason_code from tenure_reliability.dead_letters where job_id = %s", ticket.id) == (
         "compensation_failed"
     )
@@ -102,8 +102,8 @@ async def test_trace_and_correlation_go_from_the_enqueue_to_the_handler_and_what
     async with working(app):
         trace = "0af7651916cd43dd8448eb211c80319c"
         ticket = await outer.options(correlation_id="order 7", trace_id=trace).enqueue()
-        followed = await app.result(ticket, timeout=10)
-        headers = await app.result(followed, timeout=10)
+        followed = await app.result(ticket, timeout=60)
+        headers = await app.result(followed, timeout=60)
     assert headers["X-Correlation-Id"] == "order 7"
     assert headers["traceparent"].startswith(f"00-{trace}-")
     assert db.row(followed)["trace_id"] == trace
@@ -120,5 +120,5 @@ async def test_execution_key_is_the_job_and_its_retry_count(app: App) -> None:
 
     async with working(app):
         ticket = await work.enqueue()
-        await app.result(ticket, timeout=10)
+        await app.result(ticket, timeout=60)
     assert keys == [f"{ticket.id}:0", f"{ticket.id}:1", f"{ticket.id}:2"]

@@ -11,9 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-import tenure
 from tenure.app import App
-from tenure.errors import ConnectionLost, Refused
+from tenure.errors import Busy, ConnectionLost, Refused
 from tenure.job import Held, Job
 from tenure.middleware import Middleware
 from tenure.outcome import Moved, Outcome
@@ -23,7 +22,8 @@ from tenure.postgres.store import Store
 from tenure.worker import Worker
 from tests.faults.fleet import verified
 from tests.harness import Harness
-from tests.worker.working import quick, until, working
+from tests.worker.rounds import Polls
+from tests.worker.working import steady, until, working
 
 _SUCCEEDED = "select count(*) from tenure.job_done where state = 'succeeded' and claims = 1"
 _GATE = 4712
@@ -88,6 +88,20 @@ def held_up(db: Harness) -> Iterator[psycopg.Connection[Any]]:
         yield other
 
 
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """How often the success of which job was told of and found its row locked."""
+    found, say = Counter[int](), Store.succeed_many
+
+    async def noted(store: Store, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
+        answers = await say(store, held, results)
+        found.update(one.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, Busy))
+        return answers
+
+    monkeypatch.setattr(Store, "succeed_many", noted)
+    return found
+
+
 @pytest.mark.parametrize("bad", ["too large", "a NUL", "a lone surrogate", "no JSON"])
 async def test_one_result_that_cannot_be_stored_fails_its_own_job_alone(dsn: str, db: Harness, bad: str) -> None:
     unstorable = {
@@ -98,7 +112,7 @@ async def test_one_result_that_cannot_be_stored_fails_its_own_job_alone(dsn: str
     }
     heard = Heard()
     async with (
-        quick(dsn, middleware=[heard]) as app,
+        steady(dsn, middleware=[heard]) as app,
         ending_together(app, db, lambda n: unstorable[bad] if n == 4 else n) as (worker, ids, go),
     ):
         go.set()
@@ -113,7 +127,7 @@ async def test_one_result_that_cannot_be_stored_fails_its_own_job_alone(dsn: str
 
 async def test_one_lease_that_was_lost_is_refused_alone(dsn: str, db: Harness) -> None:
     heard = Heard()
-    async with quick(dsn, middleware=[heard]) as app, ending_together(app, db, lambda n: n) as (worker, ids, go):
+    async with steady(dsn, middleware=[heard]) as app, ending_together(app, db, lambda n: n) as (worker, ids, go):
         db.sql("update tenure.job set lease_token = gen_random_uuid() where id = %s", ids[4])
         before = db.fingerprint(ids[4])
         go.set()
@@ -126,16 +140,16 @@ async def test_one_lease_that_was_lost_is_refused_alone(dsn: str, db: Harness) -
 
 
 async def test_a_success_whose_row_stays_locked_is_said_until_it_is_heard(
-    dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
+    dsn: str, db: Harness, busy: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect, "LOCK_TIMEOUT_MS", 200)
     heard = Heard()
-    async with quick(dsn, middleware=[heard]) as app, ending_together(app, db, lambda n: n) as (worker, ids, go):
+    async with steady(dsn, middleware=[heard]) as app, ending_together(app, db, lambda n: n) as (worker, ids, go):
         with psycopg.connect(dsn) as other:
             other.execute("select from tenure.job where id = %s for update", [ids[4]])
             go.set()
             await until(lambda: worker.counts["succeeded"] == 8)
-            await asyncio.sleep(0.5)  # longer than anybody waits for a row
+            await until(lambda: busy[ids[4]] >= 2)
             other.rollback()
         await until(lambda: worker.counts["succeeded"] + worker.counts["refused"] == 9)
     assert dict(worker.counts) == {"claimed": 9, "succeeded": 9}
@@ -144,7 +158,7 @@ async def test_a_success_whose_row_stays_locked_is_said_until_it_is_heard(
 
 
 async def test_worker_that_stops_while_a_row_is_locked_waits_until_its_success_is_heard(
-    app: App, db: Harness, dsn: str, monkeypatch: pytest.MonkeyPatch
+    app: App, db: Harness, dsn: str, busy: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect, "LOCK_TIMEOUT_MS", 50)
     async with ending_together(app, db, lambda n: n) as (worker, ids, go):
@@ -152,25 +166,26 @@ async def test_worker_that_stops_while_a_row_is_locked_waits_until_its_success_i
             other.execute("select from tenure.job where id = %s for update", [ids[4]])
             go.set()
             await until(lambda: worker.counts["succeeded"] == 8)
-            await asyncio.sleep(0.1)
+            await until(lambda: busy[ids[4]] >= 1)
             worker.stop()
-            await asyncio.sleep(0.4)
+            told = busy[ids[4]]
+            await until(lambda: busy[ids[4]] >= told + 2)
     assert dict(worker.counts) == {"claimed": 9, "succeeded": 9}
     assert db.value(_SUCCEEDED) == 9
 
 
 async def test_an_error_that_nobody_expects_costs_no_neighbour_and_no_slot(dsn: str, db: Harness) -> None:
     db.sql(_RAISING)
-    async with quick(dsn) as app, ending_together(app, db, lambda n: n) as (worker, ids, go):
+    async with steady(dsn) as app, ending_together(app, db, lambda n: n) as (worker, ids, go):
         go.set()
-        await until(lambda: db.value(_SUCCEEDED) == 8, 10)
-        await until(lambda: not worker._heart.held, 10)  # nobody beats for it: its lease runs out
+        await until(lambda: db.value(_SUCCEEDED) == 8)
+        await until(lambda: not worker._heart.held)  # nobody beats for it: its lease runs out
         assert worker._slots.unsettled == 0
     assert db.row(ids[4])["state"] != "succeeded"
 
 
 async def test_while_the_database_does_not_answer_no_more_than_twice_the_concurrency_is_held(
-    app: App, db: Harness
+    app: App, db: Harness, polls: Polls
 ) -> None:
     @app.task
     async def work() -> None: ...
@@ -179,9 +194,8 @@ async def test_while_the_database_does_not_answer_no_more_than_twice_the_concurr
     with held_up(db) as other:
         async with working(app, concurrency=5) as worker:
             await until(lambda: worker.counts["claimed"] == 10)
-            for _ in range(30):
-                await asyncio.sleep(0.02)
-                assert worker.counts["claimed"] == len(worker._heart.held) == 10
+            await polls.another()
+            assert worker.counts["claimed"] == len(worker._heart.held) == 10
             assert db.value("select count(*) from tenure.job where role = 'active'") == 10
             other.execute("select pg_advisory_unlock(%s)", [_GATE])
             await until(lambda: worker.counts["succeeded"] == 60)
@@ -196,7 +210,7 @@ async def test_connection_that_is_killed_under_a_group_costs_no_job_and_doubles_
         "select pg_terminate_backend(pid) from pg_stat_activity"
         " where wait_event = 'advisory' and application_name = 'tenure' and datname = current_database()"
     )
-    async with quick(dsn, middleware=[heard]) as app:
+    async with steady(dsn, middleware=[heard]) as app:
         with held_up(db) as other:
             async with ending_together(app, db, lambda n: n, 50) as (worker, ids, go):
                 go.set()
@@ -222,7 +236,7 @@ async def test_answer_to_a_group_that_is_lost_is_found_in_the_log(
         return answers
 
     async with (
-        quick(dsn, middleware=[heard]) as app,
+        steady(dsn, middleware=[heard]) as app,
         ending_together(app, db, lambda n: n, 50) as (worker, ids, go),
     ):
         monkeypatch.setattr(Store, "succeed_many", lose_the_first)
@@ -259,25 +273,19 @@ async def test_groups_with_large_results_are_cut_to_what_a_statement_may_carry(
     assert max(sizes) < 18 * 1024 * 1024, "results of 1 MiB and groups of 1,000: no server takes that"
 
 
-async def test_a_thousand_jobs_are_finished_by_few_statements(app: App, db: Harness) -> None:
-    @app.task
-    async def work(ctx: tenure.Context) -> int:
-        return ctx.job.id
-
-    ids = await app.enqueue_many(work.call() for _ in range(1_000))
-    calls: list[int] = []
-    say = Store.succeed_many
+async def test_a_thousand_jobs_that_end_together_are_finished_by_few_statements(
+    app: App, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, say = list[int](), Store.succeed_many
 
     async def counted(store: Store, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
         calls.append(len(held))
         return await say(store, held, results)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Store, "succeed_many", counted)
-        async with working(app, concurrency=200) as worker:
-            await until(lambda: worker.counts["succeeded"] == 1_000)
+    monkeypatch.setattr(Store, "succeed_many", counted)
+    async with ending_together(app, db, lambda n: n, 1_000) as (worker, ids, go):
+        go.set()
+        await until(lambda: worker.counts["succeeded"] == 1_000)
     assert sum(calls) == 1_000
-    assert len(calls) <= 50, calls
-    assert {row["id"] for row in db.sql("select id, result from tenure.job_done where result = to_jsonb(id)")} == set(
-        ids
-    )
+    assert len(calls) <= 10, calls
+    assert [db.row(job_id)["result"] for job_id in ids] == list(range(1_000))

@@ -17,8 +17,8 @@ from tests.contracts.gate_b2 import DEAD, RETRY, TRANSIENT, shown
 from tests.harness import Harness
 from tests.worker import program
 from tests.worker.killing import run_and_kill
-from tests.worker.processes import worker
-from tests.worker.working import quick, until, working
+from tests.worker.processes import steady_worker
+from tests.worker.working import steady, until, working
 
 INVALID = "WF_STATE_TRANSITION_INVALID"
 
@@ -77,7 +77,7 @@ async def test_second_terminal_write_of_a_worker_is_refused_in_the_documents_wor
     dsn: str, store: Store, db: Harness, second: str
 ) -> None:
     told, taken, go = Told(), list[Held](), asyncio.Event()
-    async with quick(dsn, middleware=[told]) as app:
+    async with steady(dsn, middleware=[told]) as app:
 
         @app.task(contract="gate_b2")
         async def settle(ctx: tenure.Context) -> str:
@@ -139,12 +139,13 @@ async def test_each_execution_has_the_key_of_its_retry_and_a_redelivered_one_the
 
 
 @pytest.mark.req("S4-57")
+@pytest.mark.timeout(300)  # five processes begin, one after the other
 async def test_job_whose_worker_is_killed_in_each_execution_ends_in_the_dead_letters_after_four(
     app: App, dsn: str, db: Harness
 ) -> None:
-    ticket = await app._enqueue(program.nap.options(contract="gate_b2").call(60.0).job)
+    ticket = await app._enqueue(program.nap.options(contract="gate_b2").call(600.0).job)
     await run_and_kill(dsn, db, ticket.id, times=4)
-    with worker(dsn):
+    with steady_worker(dsn):
         await until(lambda: db.row(ticket.id)["state"] == "failed")
     assert db.hops(ticket.id) == ["queued->running", *RETRY * 3, *DEAD]
     item = db.one("select * from tenure_gate_b2.dlq_items where job_id = %s", ticket.id)

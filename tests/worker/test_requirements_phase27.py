@@ -54,7 +54,7 @@ async def test_end_of_the_worker_is_no_exception_of_the_handler(app: App, db: Ha
     @app.task(contract="phase27")
     async def work() -> None:
         began.set()
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     async with working(app, grace=0.1):
         ticket = await work.enqueue()

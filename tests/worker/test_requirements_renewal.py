@@ -17,11 +17,11 @@ from tenure.errors import Refused, Unavailable
 from tenure.job import Held, Job
 from tenure.local import Local
 from tenure.outcome import Noted
-from tenure.settings import Settings
 from tenure.worker import heart
 from tenure.worker.running import Running, Terms
 from tests.harness import Harness
-from tests.worker.working import until, working
+from tests.worker.rounds import Pulse
+from tests.worker.working import LEASE_S, until, working
 
 
 class Clock:
@@ -87,27 +87,33 @@ async def test_renewal_that_is_blocked_is_tried_again_at_half_of_the_rest(monkey
 
 @pytest.mark.req("S2-27")
 async def test_worker_that_could_not_renew_once_keeps_its_job(
-    dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
+    app: App, db: Harness, pulse: Pulse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heartbeat, beats = Local.heartbeat, list[float]()
+    monkeypatch.setattr(heart, "TICK_S", 0.001)
+    heartbeat, beats, go = Local.heartbeat, list[float](), asyncio.Event()
 
     async def blocked_once(self: Local, held: Sequence[Held]) -> list[Noted | Refused]:
-        beats.append(time.monotonic())
+        beats.append(pulse.now)
         if len(beats) == 2:
             raise Unavailable("the way is blocked")
         return await heartbeat(self, held)
 
     monkeypatch.setattr(Local, "heartbeat", blocked_once)
-    async with App(dsn, settings=Settings(database_url=dsn, numbers={"dispatcher": {"lease_ms": 4_000}})) as app:
 
-        @app.task(contract="dispatcher")
-        async def long() -> str:
-            await until(lambda: len(beats) == 4)
-            return "done"
+    @app.task(contract="dispatcher")
+    async def long() -> str:
+        await go.wait()
+        return "done"
 
-        async with working(app):
-            ticket = await long.enqueue()
-            assert await app.result(ticket, timeout=20) == "done"
+    async with working(app):
+        ticket = await long.enqueue()
+        await until(lambda: db.row(ticket.id)["role"] == "active")
+        while len(beats) < 4:
+            assert pulse.now < time.monotonic() + 4 * LEASE_S, "the heart stands still"
+            pulse.passes(LEASE_S / 100)
+            await until(pulse.another())
+        go.set()
+        assert await app.result(ticket, timeout=60) == "done"
     gaps = [after - before for before, after in itertools.pairwise(beats)]
-    assert gaps == pytest.approx([2, 1, 2], abs=0.35)
+    assert gaps == pytest.approx([LEASE_S / 2, LEASE_S / 4, LEASE_S / 2], abs=LEASE_S / 50)
     assert db.hops(ticket.id) == ["Queued->Running", "Running->Completed"]

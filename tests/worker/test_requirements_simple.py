@@ -20,8 +20,8 @@ from tenure.queue import Decision
 from tests.harness import Harness
 from tests.worker import program
 from tests.worker.killing import run_and_kill
-from tests.worker.processes import worker
-from tests.worker.working import quick, until, working
+from tests.worker.processes import steady_worker
+from tests.worker.working import steady, until, working
 
 #: As long as this the queue's own policy lets a task wait, whatever its contract's numbers are.
 POLICY = """
@@ -105,7 +105,7 @@ async def test_eta_is_what_the_queues_policy_says_and_nothing_else_is_logged(
 ) -> None:
     db.sql(POLICY)
     decided = Decided()
-    async with quick(dsn, middleware=[decided]) as app:
+    async with steady(dsn, middleware=[decided]) as app:
 
         @app.task(contract="simple")
         async def fail() -> None:
@@ -164,9 +164,9 @@ async def test_worker_that_says_retry_on_the_last_attempt_is_overruled(app: App,
 
 @pytest.mark.req("S3-31")
 async def test_killed_worker_is_a_failure_like_any_other(app: App, dsn: str, db: Harness) -> None:
-    ticket = await app._enqueue(program.nap.options(contract="simple", max_attempts=2).call(60.0).job)
+    ticket = await app._enqueue(program.nap.options(contract="simple", max_attempts=2).call(600.0).job)
     await run_and_kill(dsn, db, ticket.id, times=2)
-    with worker(dsn):
+    with steady_worker(dsn):
         await until(lambda: db.row(ticket.id)["role"] == "done")
     again = ["PENDING->RUNNING", "RUNNING->FAILED"]
     assert db.hops(ticket.id) == [*again, "FAILED->PENDING", *again]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 import tenure
 from tenure.app import App
 from tests.harness import Harness, lock_out
+from tests.worker.rounds import Polls
 from tests.worker.tasks import poisonous, slow, where
-from tests.worker.working import quick, until, working
+from tests.worker.working import steady, until, working
 
 
 async def test_async_handler_runs_on_the_loop_and_its_result_is_stored(app: App) -> None:
@@ -23,8 +24,8 @@ async def test_async_handler_runs_on_the_loop_and_its_result_is_stored(app: App)
         return left + right
 
     async with working(app):
-        assert await app.result(await add.enqueue(40, right=2), timeout=10) == 42
-        assert await app.result(await add.enqueue(40), timeout=10) == 41
+        assert await app.result(await add.enqueue(40, right=2), timeout=60) == 42
+        assert await app.result(await add.enqueue(40), timeout=60) == 41
 
 
 async def test_a_worker_that_begins_before_its_database_waits_for_it(
@@ -39,7 +40,7 @@ async def test_a_worker_that_begins_before_its_database_waits_for_it(
         async with working(app, name="early"):
             await until(lambda: "early waits: " in caplog.text)
             lock_out(dsn, out=False)
-            assert await app.result(await work.enqueue(), timeout=10) == "done"
+            assert await app.result(await work.enqueue(), timeout=60) == "done"
     finally:
         lock_out(dsn, out=False)
 
@@ -53,7 +54,7 @@ async def test_plain_handler_runs_in_a_thread_and_may_use_its_context(app: App, 
 
     async with working(app):
         ticket = await count.enqueue(7)
-        assert (await app.result(ticket, timeout=10)).startswith("tenure-handler")
+        assert (await app.result(ticket, timeout=60)).startswith("tenure-handler")
     row = db.row(ticket.id)
     assert row["checkpoint"] == {"kept": 7}
 
@@ -61,11 +62,11 @@ async def test_plain_handler_runs_in_a_thread_and_may_use_its_context(app: App, 
 async def test_isolated_handler_runs_in_a_process_of_its_own(dsn: str) -> None:
     from tests.worker.tasks import app as isolated
 
-    async with quick(dsn) as app:
+    async with steady(dsn) as app:
         app.tasks.update(isolated.tasks)
         async with working(app):
             ticket = await app._enqueue(where.call(1).job)
-            found = await app.result(ticket, timeout=20)
+            found = await app.result(ticket, timeout=60)
     assert found["pid"] != os.getpid()
     assert found["attempt"] == 1
 
@@ -73,24 +74,24 @@ async def test_isolated_handler_runs_in_a_process_of_its_own(dsn: str) -> None:
 async def test_isolated_handler_that_runs_too_long_is_killed_and_fails_by_timeout(dsn: str, db: Harness) -> None:
     from tests.worker.tasks import app as isolated
 
-    async with quick(dsn) as app:
+    async with steady(dsn) as app:
         app.tasks.update(isolated.tasks)
         async with working(app):
             ticket = await app._enqueue(slow.options(timeout=1.5, max_attempts=1).call(60).job)
             with pytest.raises(tenure.JobFailed, match=r"ran longer than 1\.5 s"):
-                await app.result(ticket, timeout=20)
+                await app.result(ticket, timeout=60)
     assert db.row(ticket.id)["last_error"]["code"] == "TIMEOUT"
 
 
 async def test_process_that_dies_under_a_handler_fails_its_job_alone(dsn: str, db: Harness) -> None:
     from tests.worker.tasks import app as isolated
 
-    async with quick(dsn) as app:
+    async with steady(dsn) as app:
         app.tasks.update(isolated.tasks)
         async with working(app) as worker:
             ticket = await app._enqueue(poisonous.options(max_attempts=2).call().job)
             with pytest.raises(tenure.JobFailed, match="exit code 7"):
-                await app.result(ticket, timeout=30)
+                await app.result(ticket, timeout=60)
             assert worker.counts["claimed"] == 2
     assert db.row(ticket.id)["last_error"]["code"] == "PROCESS_DIED"
 
@@ -105,7 +106,7 @@ async def test_snooze_puts_a_job_off_without_spending_an_attempt(app: App, db: H
 
     async with working(app):
         ticket = await wait.enqueue()
-        assert await app.result(ticket, timeout=10) == "done"
+        assert await app.result(ticket, timeout=60) == "done"
     assert seen == [1, 2, 3]
     assert [hop["trigger"] for hop in db.log(ticket.id)] == ["claim", "snooze", "claim", "snooze", "claim", "succeed"]
 
@@ -118,7 +119,7 @@ async def test_cancel_as_a_return_value_ends_the_job_with_its_reason(app: App, d
     async with working(app):
         ticket = await give_up.enqueue()
         with pytest.raises(tenure.JobFailed, match="ended cancelled"):
-            await app.result(ticket, timeout=10)
+            await app.result(ticket, timeout=60)
     assert db.log(ticket.id)[-1]["reason"] == "nothing to do"
 
 
@@ -143,7 +144,7 @@ async def test_what_is_raised_is_a_failure_of_its_kind(app: App, error: BaseExce
 
     async with working(app):
         with pytest.raises(tenure.JobFailed) as failed:
-            await app.result(await fail.enqueue(), timeout=10)
+            await app.result(await fail.enqueue(), timeout=60)
     assert (len(ran), failed.value.state) == (runs, state)
 
 
@@ -159,16 +160,16 @@ async def test_async_handler_that_runs_too_long_is_cancelled_and_fails_by_timeou
 
     async with working(app):
         with pytest.raises(tenure.JobFailed, match=r"ran longer than 0\.2 s"):
-            await app.result(await hang.enqueue(), timeout=10)
+            await app.result(await hang.enqueue(), timeout=60)
     assert ended == ["cancelled"]
 
 
-async def test_thread_that_runs_too_long_keeps_its_slot_until_it_ends(app: App) -> None:
+async def test_thread_that_runs_too_long_keeps_its_slot_until_it_ends(app: App, db: Harness, polls: Polls) -> None:
     go = threading.Event()
 
     @app.task(timeout=0.2, max_attempts=1)
     def hang() -> None:
-        go.wait(20)
+        go.wait(100)
 
     @app.task
     async def other() -> str:
@@ -176,12 +177,12 @@ async def test_thread_that_runs_too_long_keeps_its_slot_until_it_ends(app: App) 
 
     async with working(app, concurrency=1):
         with pytest.raises(tenure.JobFailed, match=r"ran longer than 0\.2 s"):
-            await app.result(await hang.enqueue(), timeout=10)
+            await app.result(await hang.enqueue(), timeout=60)
         blocked = await other.enqueue()
-        with pytest.raises(TimeoutError):
-            await app.result(blocked, timeout=0.5)
+        await polls.another()
+        assert db.row(blocked.id)["claims"] == 0
         go.set()
-        assert await app.result(blocked, timeout=10) == "ran"
+        assert await app.result(blocked, timeout=60) == "ran"
 
 
 async def test_result_that_cannot_be_stored_ends_the_job_and_says_so(app: App) -> None:
@@ -191,18 +192,18 @@ async def test_result_that_cannot_be_stored_ends_the_job_and_says_so(app: App) -
 
     async with working(app):
         with pytest.raises(tenure.JobFailed, match="object"):
-            await app.result(await odd.enqueue(), timeout=10)
+            await app.result(await odd.enqueue(), timeout=60)
 
 
 async def test_worker_runs_no_more_at_a_time_than_it_has_slots(app: App) -> None:
-    now, most = 0, 0
+    now, most, three = 0, 0, asyncio.Barrier(3)
 
     @app.task
     async def work() -> None:
         nonlocal now, most
         now += 1
         most = max(most, now)
-        await asyncio.sleep(0.01)
+        await three.wait()
         now -= 1
 
     async with working(app, concurrency=3) as worker:
@@ -211,7 +212,7 @@ async def test_worker_runs_no_more_at_a_time_than_it_has_slots(app: App) -> None
     assert most == 3
 
 
-async def test_worker_holds_only_what_it_runs(app: App, db: Harness) -> None:
+async def test_worker_holds_only_what_it_runs(app: App, db: Harness, polls: Polls) -> None:
     go = asyncio.Event()
 
     @app.task
@@ -221,19 +222,19 @@ async def test_worker_holds_only_what_it_runs(app: App, db: Harness) -> None:
     async with working(app, concurrency=4) as worker:
         await app.enqueue_many(work.call() for _ in range(20))
         await until(lambda: worker.counts["claimed"] == 4)
-        await asyncio.sleep(0.2)
+        await polls.another()
         assert db.value("select count(*) from tenure.job where role = 'active'") == 4
         go.set()
         await until(lambda: worker.counts["succeeded"] == 20)
 
 
-async def test_job_due_later_runs_when_its_time_has_come(app: App) -> None:
+async def test_job_due_later_runs_when_its_time_has_come(app: App, db: Harness) -> None:
     @app.task
     async def tell() -> str:
         return "now"
 
     async with working(app):
-        begun = datetime.now(UTC)
         ticket = await tell.options(delay=0.3).enqueue()
-        assert await app.result(ticket, timeout=10) == "now"
-        assert datetime.now(UTC) - begun >= timedelta(seconds=0.3)
+        assert await app.result(ticket, timeout=60) == "now"
+    claimed, created = db.log(ticket.id)[0]["ts"], db.row(ticket.id)["created_at"]
+    assert claimed - created >= timedelta(seconds=0.3)

@@ -23,15 +23,28 @@ QUICK = {
 }
 
 
+#: A lease that no test outlives: only `Harness.expire` ends it.
+LEASE_S = 600.0
+STEADY = {
+    name: numbers | ({"lease_ms": round(LEASE_S * 1_000)} if "lease_ms" in numbers else {})
+    for name, numbers in QUICK.items()
+}
+
+
 def quick(dsn: str, **options: Any) -> App:
     """An application on this database that loses no time."""
     return App(dsn, settings=Settings(database_url=dsn, numbers=QUICK), **options)
 
 
+def steady(dsn: str, **options: Any) -> App:
+    """The same with leases that run out only when a test says so."""
+    return App(dsn, settings=Settings(database_url=dsn, numbers=STEADY), **options)
+
+
 @asynccontextmanager
 async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
     """Run a worker until the block ends, then let it stop as a signal would."""
-    worker = app.worker(**{"poll": 0.05, "grace": 5.0, **options})
+    worker = app.worker(**{"poll": 0.05, "grace": 30.0, **options})
     run = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -41,8 +54,8 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
         await run
 
 
-async def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for it."""
+async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for it; the limit only keeps a test from hanging."""
     limit = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < limit, "it did not come true in time"

@@ -1,0 +1,99 @@
+"""What a worker's loops have come past: its looks for jobs, and the beats of its heart, whose clock a test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from tenure.local import Local
+from tenure.worker import heart
+from tests.harness import Harness
+from tests.worker.working import LEASE_S, until
+
+#: A little more than half of a lease: a beat is due, and the database renews.
+HALF_S = LEASE_S / 2 + 1
+_LEFT = """
+select coalesce(extract(epoch from min(lease_expires_at) - clock_timestamp()), 0) from tenure.job where id = any(%s)
+"""
+_PASS = "update tenure.job set lease_expires_at = lease_expires_at - %s * interval '1 second' where id = any(%s)"
+
+
+class Polls:
+    """Counts the looks of workers in this process that have ended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ended = 0
+        due = Local.due
+
+        async def counted(local: Local, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
+            found = await due(local, contracts, queues)
+            self.ended += 1
+            return found
+
+        monkeypatch.setattr(Local, "due", counted)
+
+    async def another(self) -> None:
+        """Wait until a worker has looked, done what it then had to do, and looked again."""
+        # One may be under way already, which does not count.
+        seen = self.ended
+        await until(lambda: self.ended >= seen + 3)
+
+
+class Pulse:
+    """What hearts take for the time. Nobody beats before a test moves it; then each job beats once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.monotonic()
+        #: How many hearts there are, and the rounds that each of them has ended.
+        self.hearts, self.ended = 1, Counter[int]()
+        monkeypatch.setattr(heart, "time", self)
+        monkeypatch.setattr(heart, "asyncio", self)
+
+    def monotonic(self) -> float:
+        """The time, for a heart."""
+        return self.now
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """How long a beat may take."""
+        return asyncio.timeout(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """The rest of a heart between two rounds."""
+        self.ended[threading.get_ident()] += 1
+        await asyncio.sleep(seconds)
+
+    def passes(self, seconds: float) -> None:
+        """Let so much time pass for hearts."""
+        self.now = max(self.now, time.monotonic()) + seconds
+
+    def another(self) -> Callable[[], bool]:
+        """Whether every heart has begun a round from now on, and ended it."""
+        before = self.ended.copy()
+        return lambda: (
+            len(self.ended) >= self.hearts and all(self.ended[each] >= before[each] + 2 for each in list(self.ended))
+        )
+
+    async def half_a_lease(self, db: Harness, ids: Sequence[int]) -> None:
+        """Let half a lease of these jobs pass, for their holders and in the database, until they are renewed."""
+        for done in self._half_a_lease(db, ids):
+            await until(done)
+
+    def half_a_lease_blocked(self, db: Harness, ids: Sequence[int]) -> None:
+        """The same without letting anything else of this thread go on."""
+        for done in self._half_a_lease(db, ids):
+            limit = time.monotonic() + 60
+            while not done():
+                assert time.monotonic() < limit, "nobody renewed the leases"
+                time.sleep(0.01)
+
+    def _half_a_lease(self, db: Harness, ids: Sequence[int]) -> Iterator[Callable[[], bool]]:
+        """Let it pass; what is to be waited for, one after the other."""
+        db.sql(_PASS, HALF_S, list(ids))
+        self.passes(HALF_S)
+        yield lambda: bool(db.value(_LEFT, list(ids)) > LEASE_S * 0.75)
+        yield self.another()  # whoever renewed has heard so
