@@ -157,9 +157,9 @@ class Fleet:
         """Let it go on."""
         self.workers[name].send_signal(signal.SIGCONT)
 
-    def open(self, gate: str) -> None:
-        """Let handlers pass that wait at this gate."""
-        (self._directory / gate).touch()
+    def open(self, gate: str, attempt: int = 1) -> None:
+        """Let handlers of this attempt pass that wait at this gate."""
+        (self._directory / f"{gate}-{attempt}").touch()
 
     def ahead(self, seconds: float) -> None:
         """Let the clock of all workers be ahead by so much more."""

@@ -92,16 +92,16 @@ async def with_an_effect(ctx: tenure.Context, seconds: float) -> dict[str, int]:
     return told(ctx)
 
 
-def is_open(gate: str) -> bool:
-    """Whether the test lets handlers pass that wait at this gate."""
-    return Path(os.environ["TENURE_TEST_GATES"], gate).exists()
+def is_open(ctx: tenure.Context, gate: str) -> bool:
+    """Whether the test lets handlers of this attempt pass that wait at this gate."""
+    return Path(os.environ["TENURE_TEST_GATES"], f"{gate}-{ctx.attempt}").exists()
 
 
 @app.task
 async def gated(ctx: tenure.Context, gate: str) -> dict[str, int]:
     """Waits on the loop until the test opens a gate."""
     with witnessed(ctx):
-        while not is_open(gate):  # noqa: ASYNC110 (the gate is a file)
+        while not is_open(ctx, gate):  # noqa: ASYNC110 (the gate is a file)
             await asyncio.sleep(0.1)
     return told(ctx)
 
@@ -110,7 +110,7 @@ async def gated(ctx: tenure.Context, gate: str) -> dict[str, int]:
 def gated_in_a_thread(ctx: tenure.Context, gate: str) -> dict[str, int]:
     """Waits in a thread until the test opens a gate."""
     with witnessed(ctx):
-        while not is_open(gate):
+        while not is_open(ctx, gate):
             time.sleep(0.1)
     return told(ctx)
 
@@ -119,7 +119,7 @@ def gated_in_a_thread(ctx: tenure.Context, gate: str) -> dict[str, int]:
 async def gated_with_an_effect(ctx: tenure.Context, gate: str) -> dict[str, int]:
     """Has an effect when the test has opened a gate."""
     with witnessed(ctx):
-        while not is_open(gate):  # noqa: ASYNC110 (the gate is a file)
+        while not is_open(ctx, gate):  # noqa: ASYNC110 (the gate is a file)
             await asyncio.sleep(0.1)
         await ctx.effect("charge", lambda: ctx.attempt)
     return told(ctx)
@@ -150,7 +150,7 @@ async def unseen_with_an_effect(ctx: tenure.Context, seconds: float) -> dict[str
 @app.task
 async def block(ctx: tenure.Context, gate: str) -> dict[str, int]:
     """Stops the whole event loop until the test opens a gate."""
-    while not is_open(gate):
+    while not is_open(ctx, gate):
         time.sleep(0.05)  # noqa: ASYNC251 (that is the fault)
     return told(ctx)
 
