@@ -177,6 +177,8 @@ class Databases:
 
     def __init__(self, server: str, template: str) -> None:
         self.server, self.template = server, template
+        #: Seconds in which those may leave who are about to.
+        self.leaving_s = 0.2
         self.spare: str | None = None
         self.look: Look | None = None
 
@@ -195,12 +197,12 @@ class Databases:
         if self.look is None:
             with self.connected(name) as connection:
                 self.look = Look.at(connection)
-            is_left(server, name)
+            is_left(server, name, self.leaving_s)
         return name
 
     def take_back(self, server: psycopg.Connection[Any], name: str) -> None:
         """Keep the database for the next test if it can be made like a fresh copy, else drop it."""
-        if self.look and not self.spare and is_left(server, name):
+        if self.look and not self.spare and is_left(server, name, self.leaving_s):
             # Whatever stops this is no test's business: the database is dropped.
             with suppress(psycopg.Error):
                 renamed = new_name()
@@ -208,7 +210,7 @@ class Databases:
                 name = renamed
                 with self.connected(name) as connection:
                     restored = self.look.restored(connection)
-                if restored and is_left(server, name):
+                if restored and is_left(server, name, self.leaving_s):
                     self.spare = name
                     return
         server.execute(f"drop database {name} with (force)".encode())
@@ -224,10 +226,10 @@ class Databases:
                 server.execute(f"drop database {self.spare} with (force)".encode())
 
 
-def is_left(server: psycopg.Connection[Any], name: str) -> bool:
+def is_left(server: psycopg.Connection[Any], name: str, within_s: float = 0.2) -> bool:
     """Whether nobody is connected to a database, after a moment for those who are about to leave."""
     connected = "select exists (select from pg_stat_activity where datname = %(name)s)"
-    give_up = time.monotonic() + 0.2
+    give_up = time.monotonic() + within_s
     while value(server, connected, {"name": name}):
         if time.monotonic() > give_up:
             return False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,11 +17,19 @@ from typing import Self
 from tenure.contracts import BUILT_IN
 from tenure.postgres.store import Store
 from tenure.proof import audit
+from tests.faults import clock
 from tests.harness import Harness
-from tests.worker.processes import begin, end
+from tests.worker.processes import QUICK, ROOT, end
 from tests.worker.working import until
 
 APP = "tests.faults.program:app"
+#: Seconds that every lease lasts where the test lets time go by: no machine is too slow for them.
+LEASE_S = 120
+#: `reliability` has a second clock: two beats missed. This is the longest between two beats that it allows.
+BEAT_S = 30
+#: The environment of workers with such leases.
+LONG_LEASES = {f"TENURE_{name.upper()}_LEASE_MS": f"{LEASE_S}000" for name in BUILT_IN}
+LONG_LEASES["TENURE_RELIABILITY_HEARTBEAT_MS"] = f"{BEAT_S}000"
 
 #: Where handlers say that they run (see program.py), and every lease that was ever given, with its end.
 _WITNESSES = """
@@ -69,15 +79,35 @@ select job_id, trigger from tenure.event where hop group by job_id, claims, trig
 """
 
 
+_STEP_S = 10
+_AGE = """
+update tenure.job
+set lease_expires_at = lease_expires_at - make_interval(secs => %s),
+    last_heartbeat_at = last_heartbeat_at - make_interval(secs => %s)
+where lease_expires_at is not null
+"""
+#: Leases of which a beat is overdue: half of one is gone, or the time between two beats, and a step more.
+_SILENT = f"""
+select count(*) from tenure.job
+where lease_expires_at < clock_timestamp() + make_interval(secs => {LEASE_S / 2 - 1.5 * _STEP_S})
+   or contract = 'reliability'
+      and last_heartbeat_at < clock_timestamp() - make_interval(secs => {BEAT_S + 0.5 * _STEP_S})
+"""
+
+
 class Fleet:
     """Workers on one database, each under a name that no other ever has, each with a log of its own."""
 
-    def __init__(self, dsn: str, directory: Path, *arguments: str) -> None:
+    def __init__(self, dsn: str, directory: Path, *arguments: str, **environment: str) -> None:
         self.dsn, self._directory, self._arguments = dsn, directory, arguments
         self.workers: dict[str, subprocess.Popen[str]] = {}
         #: What was done to them.
         self.did: Counter[str] = Counter()
         self._begun = 0
+        self._clock, self._ahead = directory / "clock", 0.0
+        clock.move(self._clock, 0.0)
+        ours = {"TENURE_TEST_CLOCK": str(self._clock), "TENURE_TEST_GATES": str(directory)}
+        self._environment = {**QUICK, **ours, **environment, "DATABASE_URL": dsn}
 
     def __enter__(self) -> Self:
         return self
@@ -91,13 +121,16 @@ class Fleet:
         self._begun += 1
         name = f"worker-{self._begun}"
         with self._log(name).open("w") as log:
-            given = ("--name", name, "--grace", "5", *self._arguments, *arguments)
-            self.workers[name] = begin(self.dsn, *given, app=APP, stderr=log)
+            given = ("--poll", "0.05", "--name", name, "--grace", "5", *self._arguments, *arguments)
+            self.workers[name] = subprocess.Popen(
+                [sys.executable, "-m", "tenure", "worker", APP, *given],
+                cwd=ROOT, env={**os.environ, **self._environment}, stderr=log, text=True,
+            )  # fmt: skip
         return name
 
     async def at_work(self) -> None:
         """Wait until all that were begun are connected."""
-        await until(lambda: all(" works on " in self.said(name) for name in self.workers))
+        await until(lambda: all(" works on " in self.said(name) for name in self.workers), 60)
 
     def kill(self, name: str) -> None:
         """Kill −9; comes back when the process is gone."""
@@ -105,21 +138,50 @@ class Fleet:
         end(self.workers.pop(name))
         self.did["killed"] += 1
 
+    def bury(self, db: Harness) -> None:
+        """Let every lease be over whose holder is dead."""
+        db.sql(
+            "update tenure.job set lease_expires_at = now() - interval '1 second' "
+            "where lease_expires_at > now() and lease_owner <> all(%s)",
+            list(self.workers),
+        )
+
     def freeze(self, name: str) -> None:
-        """Stop it where it stands."""
-        self.workers[name].send_signal(signal.SIGSTOP)
+        """Stop it where it stands; comes back when all its threads do."""
+        process = self.workers[name]
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         self.did["frozen"] += 1
 
     def thaw(self, name: str) -> None:
         """Let it go on."""
         self.workers[name].send_signal(signal.SIGCONT)
 
+    def open(self, gate: str, attempt: int = 1) -> None:
+        """Let handlers of this attempt pass that wait at this gate."""
+        (self._directory / f"{gate}-{attempt}").touch()
+
+    def ahead(self, seconds: float) -> None:
+        """Let the clock of all workers be ahead by so much more."""
+        self._ahead += seconds
+        clock.move(self._clock, self._ahead)
+
+    async def age(self, db: Harness, leases: int) -> None:
+        """Let the time of so many leases go by, in the database and in the workers; after each step holders beat.
+
+        First in the database, where a beat would skip a row that is being written: then no beat is due yet.
+        """
+        for _ in range(leases * LEASE_S // _STEP_S):
+            db.sql(_AGE, _STEP_S, _STEP_S)
+            self.ahead(_STEP_S)
+            await until(lambda: db.value(_SILENT) == 0, 60)
+
     def stop(self, name: str) -> Counter[str]:
         """End it as a signal does; what it says it did with its jobs."""
         process = self.workers.pop(name)
         process.send_signal(signal.SIGTERM)
         try:
-            assert process.wait(20) == 0, f"{name} ended with {process.returncode}: {self.said(name)[-2000:]}"
+            assert process.wait(60) == 0, f"{name} ended with {process.returncode}: {self.said(name)[-2000:]}"
         finally:
             end(process)
         last = self.said(name).rpartition(f"{name} stopped: ")[2].splitlines()
@@ -140,6 +202,12 @@ class Fleet:
 def witness(db: Harness) -> None:
     """Write down every run of a handler and every lease from now on."""
     db.sql(_WITNESSES)
+
+
+def at_work(db: Harness) -> int:
+    """How many handlers are at work, as the witnesses say."""
+    count: int = db.value("select count(*) from public.run where ended_at is null")
+    return count
 
 
 async def over(db: Harness, within: float, meanwhile: Callable[[], object] = lambda: None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -158,7 +159,7 @@ def halted(arena: Arena, point: str) -> Iterator[None]:
 
 async def kill_at_the_gate(db: Harness) -> None:
     """Kill the victim's backend once it stands at the gate."""
-    give_up = time.monotonic() + 4
+    give_up = time.monotonic() + 60
     kill = (
         "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s and wait_event = 'advisory'"
     )
@@ -183,7 +184,8 @@ async def killed_after(db: Harness, store: Store, seconds: float, call: Coroutin
 
 async def again(call: Callable[P, Awaitable[T]], *values: P.args, **names: P.kwargs) -> T | Refused:
     """Repeat a call until the database has answered it."""
-    for _ in range(20):
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up:
         try:
             return await call(*values, **names)
         except Refused as refusal:
@@ -193,11 +195,22 @@ async def again(call: Callable[P, Awaitable[T]], *values: P.args, **names: P.kwa
     raise AssertionError("the database never answered")
 
 
-async def how_long(call: Callable[[], Awaitable[object]]) -> float:
-    """How long a call takes that nobody disturbs, in seconds."""
-    began = time.perf_counter()
-    await call()
-    return time.perf_counter() - began
+class Pauses:
+    """Random pauses before a kill: longer after a kill that came before the answer, shorter after one that did not.
+
+    So about half of the kills cut their call off, however fast the machine is.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance, self._longest_s = chance, 0.01
+
+    def next(self) -> float:
+        """Seconds until the next kill."""
+        return self._chance.uniform(0, self._longest_s)
+
+    def learn(self, *, cut_off: bool) -> None:
+        """Hear whether the last kill came before the answer."""
+        self._longest_s = min(1.0, self._longest_s * 1.25) if cut_off else max(0.000_1, self._longest_s * 0.8)
 
 
 def ids_of(answers: list[Enqueued | Refused]) -> list[int]:

@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
 import tenure
+from tests.faults import clock
 
 app = tenure.App(os.environ.get("DATABASE_URL", "postgresql://nowhere"))
 
@@ -25,6 +27,9 @@ insert into public.run (job_id, claims, pid, alone)
 select %s, %s, %s, pg_try_advisory_lock(%s) returning n, alone
 """
 _ENDED = "update public.run set ended_at = clock_timestamp() where n = %s"
+
+if "TENURE_TEST_CLOCK" in os.environ:
+    clock.follow(Path(os.environ["TENURE_TEST_CLOCK"]))
 
 
 @cache
@@ -87,6 +92,39 @@ async def with_an_effect(ctx: tenure.Context, seconds: float) -> dict[str, int]:
     return told(ctx)
 
 
+def is_open(ctx: tenure.Context, gate: str) -> bool:
+    """Whether the test lets handlers of this attempt pass that wait at this gate."""
+    return Path(os.environ["TENURE_TEST_GATES"], f"{gate}-{ctx.attempt}").exists()
+
+
+@app.task
+async def gated(ctx: tenure.Context, gate: str) -> dict[str, int]:
+    """Waits on the loop until the test opens a gate."""
+    with witnessed(ctx):
+        while not is_open(ctx, gate):  # noqa: ASYNC110 (the gate is a file)
+            await asyncio.sleep(0.1)
+    return told(ctx)
+
+
+@app.task
+def gated_in_a_thread(ctx: tenure.Context, gate: str) -> dict[str, int]:
+    """Waits in a thread until the test opens a gate."""
+    with witnessed(ctx):
+        while not is_open(ctx, gate):
+            time.sleep(0.1)
+    return told(ctx)
+
+
+@app.task
+async def gated_with_an_effect(ctx: tenure.Context, gate: str) -> dict[str, int]:
+    """Has an effect when the test has opened a gate."""
+    with witnessed(ctx):
+        while not is_open(ctx, gate):  # noqa: ASYNC110 (the gate is a file)
+            await asyncio.sleep(0.1)
+        await ctx.effect("charge", lambda: ctx.attempt)
+    return told(ctx)
+
+
 @app.task
 async def unseen(ctx: tenure.Context, seconds: float) -> dict[str, int]:
     """Takes its time on the loop, without a connection that a fault could take from it."""
@@ -110,9 +148,10 @@ async def unseen_with_an_effect(ctx: tenure.Context, seconds: float) -> dict[str
 
 
 @app.task
-async def block(ctx: tenure.Context, seconds: float) -> dict[str, int]:
-    """Stops the whole event loop."""
-    time.sleep(seconds)  # noqa: ASYNC251 (that is the fault)
+async def block(ctx: tenure.Context, gate: str) -> dict[str, int]:
+    """Stops the whole event loop until the test opens a gate."""
+    while not is_open(ctx, gate):
+        time.sleep(0.05)  # noqa: ASYNC251 (that is the fault)
     return told(ctx)
 
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _FORK = multiprocessing.get_context("fork")
 _NAME = "stepping"
-_AT_MOST = 20.0  # seconds from one point to the next
+_AT_MOST = 60.0  # seconds from one point to the next
 
 Point = Callable[[str], None]
 Work = Callable[[Store, Point], Awaitable[Any]]

@@ -25,6 +25,7 @@ from tests.races.sessions import CONTRACTS
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
 _SETTINGS = {"fsync": "off", "max_connections": "50", "shared_buffers": "64MB"}
+_VERBS = {"enqueue", "enqueue_keyed", "claim", "succeed", "fail"}
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def kill(cluster: Cluster, how: str) -> None:
         pid = found[0]
     # What `pg_ctl stop -m immediate` sends is SIGQUIT.
     os.kill(pid, signal.SIGQUIT if how == "immediate" else signal.SIGKILL)
-    give_up = time.monotonic() + 15
+    give_up = time.monotonic() + 60
     while _lives(pid):
         assert time.monotonic() < give_up, f"{pid} outlived its {how}"
         time.sleep(0.01)
@@ -121,16 +122,13 @@ async def test_server_killed_under_work_loses_nothing_that_was_answered(
 ) -> None:
     chance, history = random.Random(kills), History()
     clients = [Client(contract, history, random.Random(n)) for n, contract in enumerate(CONTRACTS)]
-    for n in range(kills):
+    n = 0
+    # What the clients come to before a kill depends on the machine: go on until they made every call.
+    while n < kills or ((history.unknown() < kills or not history.answered() >= _VERBS) and n < 5 * kills):
         await a_round(cluster, clients, ("postmaster", "immediate", "backend")[n % 3], chance.uniform(0.05, 0.4))
+        n += 1
     assert history.unknown() >= kills, "the kills hit no call"
-    assert {verb for verb, told in history.calls if told == "ok"} >= {
-        "enqueue",
-        "enqueue_keyed",
-        "claim",
-        "succeed",
-        "fail",
-    }
+    assert history.answered() >= _VERBS
 
     with Harness(cluster.dsn) as db:
         ids = assert_nothing_answered_was_lost(db, history)

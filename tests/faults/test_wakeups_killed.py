@@ -12,7 +12,7 @@ from tenure.errors import ConnectionLost
 from tenure.job import NewJob
 from tenure.outcome import Enqueued
 from tenure.postgres.store import Store
-from tests.faults.kills import again, halted, how_long, kill_at_the_gate, killed_after, prepared
+from tests.faults.kills import Pauses, again, halted, kill_at_the_gate, killed_after, prepared
 from tests.harness import Harness
 from tests.races.sessions import Arena
 
@@ -107,15 +107,15 @@ async def test_creation_killed_at_random_leaves_tasks_with_their_wake_ups_or_non
         keys = [f"{queue} {turn} {n}" if keyed else None for n in range(5)]
         return [NewJob("extract", contract="dispatcher", queue=queue, key=key) for key in keys]
 
-    for turn in (-2, -1):  # the first one also warms the connection
-        typical = await how_long(lambda turn=turn: publishing.enqueue_many(batch(turn)))  # type: ignore[misc]
+    pauses = Pauses(chance)
     cut_off = turns = 0
     while cut_off < kills:
         turns += 1
         assert turns < 20 * kills, "hardly any kill fell into a creation"
         known = db.value("select count(*) from tenure.job where queue = %s", queue)
         call = publishing.enqueue_many(batch(turns))
-        told = await killed_after(db, publishing, chance.uniform(0, typical), call)
+        told = await killed_after(db, publishing, pauses.next(), call)
+        pauses.learn(cut_off=isinstance(told, ConnectionLost))
         cut_off += isinstance(told, ConnectionLost)
         made = db.value("select count(*) from tenure.job where queue = %s", queue) - known
         assert made == 5 if isinstance(told, list) else made in (0, 5)

@@ -35,6 +35,10 @@ class History:
         """How many calls were never answered."""
         return sum(count for (_, told), count in self.calls.items() if told == "unknown")
 
+    def answered(self) -> set[str]:
+        """The verbs of which a call was answered."""
+        return {verb for verb, told in self.calls if told == "ok"}
+
 
 class Client:
     """One client of one contract, led by a seed; a call that was cut off is repeated with its own keys."""

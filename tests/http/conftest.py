@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from tenure.http.lines import Line
 from tenure.http.serve import Dispatcher
+from tenure.postgres import connect
 from tenure.postgres.store import Store
 from tenure.settings import Settings
+from tests.faults.clock import MODULES, MovedClock
 
 
 @contextmanager
@@ -50,6 +53,33 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
 
     monkeypatch.setattr(Line, "_wait", seen)
     return lines
+
+
+class Clock:
+    """The clock of the workers in this process: so many seconds ahead."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        """What it shows."""
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that the test moves."""
+    moved = Clock()
+    for module in MODULES:
+        monkeypatch.setattr(module, "time", MovedClock(lambda: moved.ahead))
+    return moved
+
+
+@pytest.fixture
+async def patient_store(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    """A store that waits for a lock for as long as a test may take."""
+    monkeypatch.setattr(connect, "LOCK_TIMEOUT_MS", 100_000)
+    async with Store.open(dsn) as opened:
+        yield opened
 
 
 def new_key(

@@ -30,7 +30,7 @@ async def elsewhere(ctx: tenure.Context) -> int:
     return (await in_a_thread.enqueue(ctx.attempt)).id
 
 
-@app.task(lease=2)
+@app.task(lease=60)
 async def unlucky(ctx: tenure.Context) -> str:
     """Fail once, with a checkpoint and an effect."""
     await ctx.effect("charge", lambda: {"amount": 7})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -253,8 +253,16 @@ async def test_contracts_have_the_numbers_of_the_dispatcher() -> None:
 
 
 async def test_hearing_wake_ups_never_spins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_wakeups, "_NOTHING_S", 0.1)
+    monkeypatch.setattr(client_wakeups, "_NOTHING_S", 3_600)
     heard: list[tuple[str, str]] = []
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(client_wakeups, "asyncio", SimpleNamespace(sleep=pause))
     news = [{"contract": "", "queue": ""}, {"contract": "#", "queue": "42"}, {"contract": "simple", "queue": "mail"}]
 
     def answer(asked: Asked) -> Any:
@@ -266,15 +274,15 @@ async def test_hearing_wake_ups_never_spins(monkeypatch: pytest.MonkeyPatch) -> 
     async with stub(answer) as dispatcher:
         remote = Remote(dispatcher.url)
         listening = asyncio.create_task(remote.listen(lambda *named: heard.append(named)))
-        await until(lambda: len(dispatcher.asked) >= 6)
-        already, began = len(dispatcher.asked), time.monotonic()
-        await asyncio.sleep(0.5)
-        most = already + 1 + (time.monotonic() - began) / 0.1
+        await until(lambda: len(pauses) == 7, 60)
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
         await remote.close()
     assert heard == [("", ""), ("#", "42"), ("simple", "mail"), ("simple", "mail")]
-    assert len(dispatcher.asked) <= most
+    # A pause after each answer, a long one where it said nothing; the second question was not answered.
+    assert len(dispatcher.asked) == len(pauses) + 1
+    assert [seconds > 1_800 for seconds in pauses] == [False] * 4 + [True] * 3
+    assert min(pauses) > 0
     assert [asked.query for asked in dispatcher.asked[:4]] == [
         "wait_seconds=25", "wait_seconds=25&after=c1", "wait_seconds=25&after=c1", "wait_seconds=25&after=c3",
     ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,17 +14,23 @@ from tenure.app import App
 from tenure.contracts import BUILT_IN
 from tenure.http import client_calls
 from tenure.rendered import iso
-from tests.http.stub import HANG, RESET, Asked, Cut, refused, stub
+from tenure.worker import Worker, heart
+from tests.http.conftest import Clock
+from tests.http.stub import HANG, RESET, Asked, Cut, Stub, refused, stub
 from tests.worker.working import until, working
 
 TOKEN = "0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"
 STANDARD = {"name": "standard", "version": "1", "declaration": BUILT_IN["standard"].describe()}
 
 
-def claimed(lease_s: float = 2.0) -> dict[str, Any]:
+#: Longer than any machine needs for a test: the test moves the worker's clock.
+LEASE_S = 10_000
+
+
+def claimed() -> dict[str, Any]:
     """A job of the task `work`, as its claim is answered."""
     now = datetime.now(UTC)
-    expires = iso(now + timedelta(seconds=lease_s))
+    expires = iso(now + timedelta(seconds=LEASE_S))
     job = {
         "id": "42", "contract": "standard", "version": "1", "state": "running", "role": "active", "queue": "default",
         "type": "work", "tenant_id": "default", "priority": 5, "claims": 1, "raises": 0, "counter": 1,
@@ -84,34 +89,44 @@ async def test_no_handler_runs_that_was_not_claimed(
     assert len(set(keys[:3])) == (1 if is_repeated else 3)  # what was perhaps won is asked for again
 
 
+async def until_beaten(worker: Worker, dispatcher: Stub, clock: Clock, leases: float) -> None:
+    """Move the worker's clock there, and wait until it has sent a heartbeat since, and knows what came of it."""
+    beats = len(dispatcher.of("/api/v1/heartbeats"))
+    clock.ahead = leases * LEASE_S
+    await until(lambda: len(dispatcher.of("/api/v1/heartbeats")) > beats, 60)
+    await until(lambda: all(one.next_beat > clock.now() for one in worker._heart.held), 60)
+
+
 @pytest.mark.parametrize("away", [HANG, RESET], ids=["silent", "gone"])
-async def test_a_lease_that_ran_out_while_the_dispatcher_was_away_ends_the_handler(away: Any) -> None:
+async def test_a_lease_that_ran_out_while_the_dispatcher_was_away_ends_the_handler(
+    away: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heart, "_PATIENCE_S", 0.5)  # with a dispatcher that is silent
     claims = [{"claims": [claimed()]}]
-    looked: list[float] = []
-    ended: list[float] = []
-
-    def due(_: Asked) -> Any:
-        looked.extend([time.monotonic()] if claims else [])
-        return {"contracts": ["standard"]}
-
-    said = by_path(claims=lambda _: claims.pop() if claims else {"claims": []}, due=due, heartbeats=away, finishes=away)
+    log: list[str] = []
+    said = by_path(claims=lambda _: claims.pop() if claims else {"claims": []}, heartbeats=away, finishes=away)
     async with stub(said) as dispatcher, App(dispatcher_url=dispatcher.url) as app:
 
         @app.task
         async def work() -> None:
+            log.append("begins")
             try:
-                await asyncio.sleep(30)
+                await asyncio.Event().wait()
             finally:
-                ended.append(time.monotonic())
+                log.append("ends")
 
         async with working(app) as worker:
-            await until(lambda: worker.counts["lost"] == 1, 10)
-        assert ended[0] - looked[-1] >= 2  # the lease was two seconds, and asked for after this look
-    assert dispatcher.of("/api/v1/heartbeats")
+            await until(lambda: log == ["begins"], 60)
+            for leases in (0.7, 0.9, 0.97):
+                await until_beaten(worker, dispatcher, clock, leases)
+            assert log == ["begins"]  # beats in vain, and the lease is not over
+            clock.ahead = LEASE_S + 1
+            await until(lambda: worker.counts["lost"] == 1, 60)
+        assert log == ["begins", "ends"]
     assert not dispatcher.of("/api/v1/finishes")
 
 
-async def test_a_beat_that_is_answered_before_the_lease_is_over_keeps_the_job() -> None:
+async def test_a_beat_that_is_answered_before_the_lease_is_over_keeps_the_job(clock: Clock) -> None:
     claims = [{"claims": [claimed()]}]
     note = {"id": "42", "moved": False, "lease_expires_at": None, "cancel_requested": False, "renewed": True}
     move = {
@@ -119,27 +134,32 @@ async def test_a_beat_that_is_answered_before_the_lease_is_over_keeps_the_job() 
         "claims": 1, "counter": 1, "at": iso(datetime.now(UTC)), "due_at": None, "delay_ms": None,
         "will_retry": False, "compensate": [],
     }  # fmt: skip
+    is_away, is_over = True, asyncio.Event()
 
     def beat(_: Asked) -> Any:
-        return RESET if time.monotonic() < fails_until else {"answers": [note]}
+        return RESET if is_away else {"answers": [note]}
 
     said = by_path(
         claims=lambda _: claims.pop() if claims else {"claims": []}, heartbeats=beat, finishes={"answers": [move]},
         progress=note,
     )  # fmt: skip
-    fails_until = time.monotonic() + 60
     async with stub(said) as dispatcher, App(dispatcher_url=dispatcher.url) as app:
 
         @app.task
         async def work(ctx: tenure.Context) -> None:
-            nonlocal fails_until
             await ctx.progress(1)
-            await until(lambda: bool(dispatcher.of("/api/v1/heartbeats")))
-            fails_until = time.monotonic()
-            await asyncio.sleep(2)
+            await is_over.wait()
 
         async with working(app) as worker:
-            await until(lambda: worker.counts["succeeded"] == 1, 10)
+            await until(lambda: bool(dispatcher.of("/api/v1/jobs/42/progress")), 60)
+            await until_beaten(worker, dispatcher, clock, 0.7)
+            is_away = False
+            await until_beaten(worker, dispatcher, clock, 0.9)
+            is_away = True  # the first lease is over, and of the second more than half is gone
+            await until_beaten(worker, dispatcher, clock, 1.6)
+            await until_beaten(worker, dispatcher, clock, 1.8)
+            is_over.set()
+            await until(lambda: worker.counts["succeeded"] == 1, 60)
             assert worker.counts["lost"] == 0
     (progress,) = dispatcher.of("/api/v1/jobs/42/progress")
     assert (progress.headers["x-trace-id"], progress.headers["x-correlation-id"]) == ("t", "c")

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from tenure.errors import Busy, StaleLease
-from tenure.http import callers
+from tenure.http import callers, lines
+from tenure.http import desk as desks
 from tenure.http.callers import Keyring
 from tenure.http.desk import Desk, Said
 from tenure.http.lines import Line, Which
@@ -25,6 +26,8 @@ from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tests.harness import Harness, lock_out
 from tests.http.conftest import Caller, new_key, proof, serving
+from tests.http.test_serve import HINDERED
+from tests.worker.working import until
 
 ADMIN = "tenure_" + "b" * 43
 
@@ -53,23 +56,37 @@ async def test_words_of_one_job_are_heard_in_the_order_in_which_they_were_said(s
     assert ended.state == "succeeded"
 
 
-async def test_one_who_finds_its_row_locked_is_answered_when_it_is_free(store: Store, dsn: str) -> None:
+async def test_one_who_finds_its_row_locked_is_answered_when_it_is_free(
+    store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As often as it takes until the row is free, however slow this machine is.
+    monkeypatch.setattr(desks, "_PAUSES_S", (0.01,) * 10_000)
+    monkeypatch.setattr(desks, "_QUICK_S", 60)
     await store.enqueue(NewJob("t"))
     (job,) = await store.claim(worker="w")
-    desk, said = Desk(store), Said(job.held)
+    desk, said, tries = Desk(store), Said(job.held), 0
+
+    def say() -> asyncio.Future[object]:
+        nonlocal tries
+        tries += 1
+        return asyncio.ensure_future(desk.say("heartbeat", said))
+
     async with await psycopg.AsyncConnection.connect(dsn) as other:
         await other.execute("select from tenure.job for update")
         with pytest.raises(Busy):
             await desk.say("heartbeat", said)
-        beat = asyncio.create_task(desk.patiently(lambda: desk.say("heartbeat", said)))
-        await asyncio.sleep(0.05)
+        beat = asyncio.create_task(desk.patiently(say))
+        await until(lambda: tries > 1, 60)  # it was refused, and asks again
         await other.rollback()
         assert isinstance(await beat, Noted)
 
 
-async def test_who_left_before_its_claim_began_takes_no_job(store: Store, dsn: str, db: Harness) -> None:
-    made = [await store.enqueue(NewJob("t")) for _ in range(2)]
-    line = Line(store, Which("standard", ("default",)))
+async def test_who_left_before_its_claim_began_takes_no_job(
+    patient_store: Store, dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "_PATIENT_S", 0)  # whoever had to stand there stood there for long
+    made = [await patient_store.enqueue(NewJob("t")) for _ in range(2)]
+    line = Line(patient_store, Which("standard", ("default",)))
 
     async def is_gone() -> bool:
         return True
@@ -80,12 +97,12 @@ async def test_who_left_before_its_claim_began_takes_no_job(store: Store, dsn: s
     async with await psycopg.AsyncConnection.connect(dsn) as other:
         await other.execute("lock table tenure.job in access exclusive mode")
         claims = [asyncio.create_task(line.claim(Claimer("first"), 0, is_there))]
-        await asyncio.sleep(0.05)  # it is under way; the others wait behind it
+        await until(lambda: db.value(HINDERED) == 1, 60)  # it is under way; the others wait behind it
         claims += [
             asyncio.create_task(line.claim(Claimer(name), 0, gone))
             for name, gone in (("gone", is_gone), ("there", is_there))
         ]
-        await asyncio.sleep(0.7)
+        await until(lambda: line._inside == 3, 60)
         await other.rollback()
         won = await asyncio.gather(*claims)
     assert [[job.id for job in jobs] for jobs in won] == [[made[0].job_id], [], [made[1].job_id]]
@@ -117,7 +134,7 @@ def test_a_text_that_cannot_be_a_key_is_not_looked_for(dsn: str) -> None:
     with serving(dsn, admin_key=ADMIN) as url, pytest.MonkeyPatch.context() as patch:
         patch.setattr("tenure.postgres.keys.Keys.find", None)
         for text in ("tenure_short", "tenure_" + "x" * 4_000, "other" * 10):
-            answer = httpx2.get(f"{url}/api/v1/jobs", headers={"Authorization": f"Bearer {text}"})
+            answer = httpx2.get(f"{url}/api/v1/jobs", headers={"Authorization": f"Bearer {text}"}, timeout=30)
             assert answer.status_code == 401
 
 
@@ -125,7 +142,7 @@ def test_a_text_that_cannot_be_a_key_is_not_looked_for(dsn: str) -> None:
 def test_a_key_that_names_nobody_discards_nothing(dsn: str, who: str) -> None:
     key = ADMIN if who == "TENURE_ADMIN_KEY" else new_key(dsn, "nobody", "admin")
     with serving(dsn, admin_key=ADMIN) as url:
-        http = Caller(httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}))
+        http = Caller(httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30))
         job_id = http.enqueued()
         http.post(f"/api/v1/jobs/{job_id}/dead-letter", {"reason_code": "policy"})
         (letter,) = http.get("/api/v1/dlq/items")["items"]
@@ -217,7 +234,7 @@ def test_before_its_database_is_there_it_is_alive_and_not_ready(dsn: str) -> Non
         began = threading.Thread(target=lambda: asyncio.run(one.run(signals=False)))
         began.start()
         try:
-            with httpx2.Client(base_url=one.url, timeout=20) as client:
+            with httpx2.Client(base_url=one.url, timeout=60) as client:
                 assert client.get("/healthz").json() == {"status": "ok"}
                 for path in ("/readyz", "/api/v1/jobs", "/nowhere"):
                     answer = client.get(path)
@@ -230,7 +247,7 @@ def test_before_its_database_is_there_it_is_alive_and_not_ready(dsn: str) -> Non
                 assert client.get("/api/v1/jobs").status_code == 200
         finally:
             one.stop()
-            began.join(20)
+            began.join(60)
         assert not began.is_alive()
     finally:
         lock_out(dsn, out=False)

@@ -90,7 +90,7 @@ def test_a_run_of_an_ended_job_is_an_invalid_transition(http: Caller, db: Harnes
 @pytest.mark.req("S4-46")
 def test_runs_by_request_are_closed_unless_they_were_opened(dsn: str, http: Caller, db: Harness) -> None:
     job_id = http.enqueued("gate_b2")
-    with serving(dsn) as closed, httpx2.Client(base_url=closed) as client:
+    with serving(dsn) as closed, httpx2.Client(base_url=closed, timeout=30) as client:
         Caller(client).refused(f"/api/v1/internal/jobs/{job_id}/run", None, 403, "AUTH_FORBIDDEN")
     assert db.hops(int(job_id)) == []
     http.refused("/api/v1/internal/jobs/999999/run", None, 404, "JOB_NOT_FOUND")

@@ -50,7 +50,7 @@ def served(databases: Databases, pooler: Pooler | None) -> Iterator[str]:
     """The address of a dispatcher, one for this file; there are a few jobs to be found."""
     with databases.lend() as dsn:
         with serving(dsn, internal_run=True) as url:
-            with httpx2.Client(base_url=url) as client:
+            with httpx2.Client(base_url=url, timeout=30) as client:
                 for contract in BUILT_IN:
                     Caller(client).enqueued(contract)
             yield url

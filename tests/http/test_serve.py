@@ -43,7 +43,7 @@ async def test_what_was_heard_is_answered_and_who_waits_is_let_go_when_it_stops(
             with db.connection.transaction():
                 db.sql("lock table tenure.job")  # so that it can be seen that all three were heard
                 waiting = asyncio.gather(*(client.post("/api/v1/claims", json=body) for body in asked))
-                await until(lambda: db.value(HINDERED) == 3)
+                await until(lambda: db.value(HINDERED) == 3, 60)
             # Another claim is answered later than what those three asked the database: from here they wait for jobs.
             await client.post("/api/v1/claims", json={"worker_id": "w"})
             serving.send_signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ def test_while_the_database_is_away_the_answer_is_503_and_when_to_come_back(url:
             error: dict[str, Any] = json.loads(answer.text)["error"]
             assert error["retryable"] is True
             assert error["code"] in ("E-CANNOT-CONNECT", "E-CONNECTION-LOST", "E-UNAVAILABLE")
-        assert httpx2.get(f"{url}/healthz").status_code == 200
+        assert httpx2.get(f"{url}/healthz", timeout=30).status_code == 200
     finally:
         lock_out(dsn, out=False)
     give_up = time.monotonic() + 60

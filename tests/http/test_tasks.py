@@ -199,7 +199,7 @@ def test_the_same_completion_again_gets_the_same_answer_and_another_is_refused(
         body = {**claimed(http, task_id), "status": "Completed", "outputs": OUTPUTS, "events": events}
         first = http.post("/internal/task-complete", body)
         before = db.fingerprint(int(task_id)), emitted(db, task_id)
-        with serving(dsn) as another, httpx2.Client(base_url=another) as client:  # which remembers nothing of it
+        with serving(dsn) as another, httpx2.Client(base_url=another, timeout=30) as client:  # remembers nothing
             for caller in (http, Caller(client)):
                 assert caller.post("/internal/task-complete", body) == first
                 caller.refused("/internal/task-complete", {**body, "outputs": []}, 409, "IDEMPOTENCY_CONFLICT")

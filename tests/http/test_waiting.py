@@ -39,7 +39,7 @@ async def test_a_waiting_claim_and_its_repeat_elsewhere_are_told_the_same(
         made = await store.enqueue(NewJob("t"))
         for desk in (here, there):
             desk.bell.heard("standard", "default")
-        answers = await asyncio.wait_for(claims, 20)
+        answers = await asyncio.wait_for(claims, 50)
     assert [[job.id for job in jobs] for jobs in answers] == [[made.job_id]] * 3
 
 
@@ -54,7 +54,7 @@ async def test_who_left_while_they_waited_takes_no_job(store: Store, db: Harness
     has_left = True
     made = await store.enqueue(NewJob("t"))
     desk.bell.heard("standard", "default")
-    assert await asyncio.wait_for(claim, 20) == []
+    assert await asyncio.wait_for(claim, 50) == []
     assert (db.hops(made.job_id), db.row(made.job_id)["claims"]) == ([], 0)
 
 
@@ -66,7 +66,7 @@ async def test_who_waits_with_a_spent_key_takes_no_job_from_others(store: Store)
     claims = asyncio.gather(
         desk.claim(MAIL, Claimer("w1", 1, key), 60, never), desk.claim(MAIL, Claimer("w2", 1, uuid4()), 60, never)
     )
-    again, other = await asyncio.wait_for(claims, 20)
+    again, other = await asyncio.wait_for(claims, 50)
     assert ([job.id for job in again], len(other)) == ([first.id], 1)
 
 
@@ -79,18 +79,19 @@ def test_a_claim_key_of_another_tenant_or_worker_tells_nothing(dsn: str, http: C
     with serving(dsn, admin_key="an admin's key, long enough") as url:
         made = new_key(dsn, "acme", "work", tenant="acme")
         answer = httpx2.post(
-            f"{url}/api/v1/claims", json={**asked, "worker_id": "w1"}, headers={"Authorization": f"Bearer {made}"}
-        )
+            f"{url}/api/v1/claims", json={**asked, "worker_id": "w1"}, headers={"Authorization": f"Bearer {made}"},
+            timeout=30,
+        )  # fmt: skip
     assert (answer.status_code, "DE12" in answer.text) == (403, False)
 
 
-async def test_one_locked_row_stalls_no_other_claim_by_id(store: Store, db: Harness) -> None:
-    desk = Desk(store)
-    ids = [(await store.enqueue(NewJob("t", contract="dispatcher"))).job_id for _ in range(3)]
+async def test_one_locked_row_stalls_no_other_claim_by_id(patient_store: Store, db: Harness) -> None:
+    desk = Desk(patient_store)
+    ids = [(await patient_store.enqueue(NewJob("t", contract="dispatcher"))).job_id for _ in range(3)]
     with db.connection.transaction():
         db.sql("select from tenure.job where id = %s for update", ids[0])
         asked = [asyncio.ensure_future(desk.claim_by_id(n, Claimer(f"w{n}"), ANYBODY)) for n in ids]
-        others = await asyncio.wait_for(asyncio.gather(*asked[1:]), 4)  # a lock is waited for longer
+        others = await asyncio.wait_for(asyncio.gather(*asked[1:]), 60)  # a lock is waited for longer
         assert not asked[0].done()
     assert [job.id for job in [await asked[0], *others]] == ids
 

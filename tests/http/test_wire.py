@@ -29,7 +29,7 @@ ADMIN = "an admin's key of its own"
 def connected(url: str) -> Iterator[socket.socket]:
     """A connection, to say anything on."""
     address = httpx2.URL(url)
-    with socket.create_connection((address.host, address.port or 80), timeout=10) as client:
+    with socket.create_connection((address.host, address.port or 80), timeout=60) as client:
         yield client
 
 
@@ -98,7 +98,7 @@ def test_what_is_no_http_is_refused_in_the_envelope(url: str, said: bytes) -> No
         assert (status, body["error"]["code"]) == (400, "E-BAD-INPUT")
         assert headers["x-request-id"]
         assert headers["content-type"] == "application/json"
-        assert is_closed(client, 10)
+        assert is_closed(client, 60)
 
 
 def test_a_request_that_does_not_end_is_not_waited_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,18 +113,24 @@ def test_a_request_that_does_not_end_is_not_waited_for(dsn: str, monkeypatch: py
         for said in late:
             with connected(url) as client:
                 client.sendall(said)
-                if b"\r\n\r\n" in said:
-                    assert answer(client)[0] in (200, 401)
-                began = time.monotonic()
+                give_up = time.monotonic() + 60
                 while not is_closed(client, 0.1):
-                    assert time.monotonic() - began < 20, said
+                    assert time.monotonic() < give_up, said
                     with suppress(ConnectionError):
                         client.sendall(b"x" if said else b"")  # a drop from time to time does not help
-        with connected(url) as client:  # who was answered may stay, and ask again
-            for _ in range(2):
-                client.sendall(request("/healthz"))
-                assert answer(client)[0] == 200
-                time.sleep(0.7)
+
+
+def test_who_was_answered_may_stay_and_ask_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(url) as client:
+        client.sendall(request("/healthz"))
+        assert answer(client)[0] == 200
+        monkeypatch.setattr(wire, "REQUEST_S", 0.5)
+        client.sendall(request("/healthz"))
+        assert answer(client)[0] == 200
+        with connected(url) as silent:
+            assert is_closed(silent, 60)  # who came later and asks nothing is late by now
+        client.sendall(request("/healthz"))
+        assert answer(client)[0] == 200
 
 
 def test_a_connection_goes_on_after_a_body_that_was_refused(dsn: str) -> None:
@@ -207,12 +213,17 @@ async def test_a_client_that_left_while_it_waited_takes_no_job(
     assert (db.hops(job_id), db.row(job_id)["claims"]) == ([], 0)
 
 
-def test_an_answer_is_sent_at_once(client: httpx2.Client) -> None:
+def test_an_answer_is_sent_at_once(client: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Head and body of an answer are two writes: without TCP_NODELAY the second waits 40 ms for the client."""
+    options: list[int] = []
+    begin = wire.Wire._await_end
 
-    def once() -> float:
-        began = time.perf_counter()
-        client.get("/healthz")
-        return time.perf_counter() - began
+    def seen(connection: wire.Wire) -> None:
+        begin(connection)
+        own = connection.transport.get_extra_info("socket")
+        options.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    assert min(once() for _ in range(20)) < 0.03
+    monkeypatch.setattr(wire.Wire, "_await_end", seen)
+    client.get("/healthz")
+    assert options
+    assert all(options)

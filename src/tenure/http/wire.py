@@ -48,6 +48,7 @@ class Wire(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _closing: asyncio.TimerHandle | None = None
+    _unread_s: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, and wait for a first request no longer than for its end."""
@@ -170,8 +171,12 @@ class Wire(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server stops."""
         super().shutdown()
+        self._unread_s = _LAST_BYTES_S
         if self.transport.is_closing():
             self._close(_LAST_BYTES_S)
+        elif self._unread is not None:  # an answer waits to be taken: from now on not as long
+            self._unread.cancel()
+            self._await_reader(self.transport.get_write_buffer_size())
 
     def _close(self, within_s: float | None = None) -> None:
         """Close, and do not wait for ever for who does not take what was written."""
@@ -189,7 +194,7 @@ class Wire(HttpToolsProtocol):
             else:
                 self.transport.abort()
 
-        self._unread = self.loop.call_later(UNREAD_S, look)
+        self._unread = self.loop.call_later(UNREAD_S if self._unread_s is None else self._unread_s, look)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, and hear no more."""
