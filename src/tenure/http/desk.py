@@ -254,9 +254,7 @@ class Desk:
         """End a job that is held, with the events that its holder reports: both, or neither."""
         if verb == "fail":
             return await self._fail(said, events)
-        return await self.store.report(
-            _TRIGGERS.get(verb, verb), said.held, events, result=said.result, key=said.key
-        )
+        return await self.store.report(_TRIGGERS.get(verb, verb), said.held, events, result=said.result, key=said.key)
 
     def remember_attempt(self, job: Job) -> None:
         """Which claim this attempt of a job is."""

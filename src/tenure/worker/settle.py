@@ -109,10 +109,7 @@ async def ours(source: JobSource, running: Running, refused: Refused) -> Became:
     last = [
         row
         for row in log
-        if row.claims == held.claims
-        and row.hop
-        and row.actor == running.job.lease_owner
-        and row.trigger in _LAST_WORDS
+        if row.claims == held.claims and row.hop and row.actor == running.job.lease_owner and row.trigger in _LAST_WORDS
     ]
     return _moved(last) if last else refused
 
