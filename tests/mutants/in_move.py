@@ -124,6 +124,17 @@ MUTANTS = (
         ("contracts/test_mutants_found.py::test_no_request_queues_a_failed_task_before_its_retry_time",),
     ),
     Mutant(
+        "promoted-a-moment-late",
+        "`<` for `<=`: a waiting job may not be queued at the very moment of its retry time",
+        _MOVE,
+        "when aim = 'promote' and not coalesce(due_at <= t, false) then 'not_due'\n",
+        "when aim = 'promote' and not coalesce(due_at < t, false) then 'not_due'\n",
+        (
+            "contracts/test_mutants_found.py::test_a_request_may_queue_a_task_at_the_very_moment_of_its_retry_time",
+            "contracts/test_mutants_found.py::test_the_reconciler_queues_a_task_at_the_very_moment_of_its_retry_time",
+        ),
+    ),
+    Mutant(
         "retried-by-request-for-ever",
         "A request opens another attempt although the budget is spent",
         _MOVE,

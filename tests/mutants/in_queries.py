@@ -272,6 +272,14 @@ MUTANTS = (
         ("contracts/test_dispatcher_retries.py::test_the_reconciler_takes_failed_tasks_that_are_due_and_no_other",),
     ),
     Mutant(
+        "reconciler-a-moment-late",
+        "`<` for `<=`: the reconciler overlooks a task at the very moment of its retry time",
+        "postgres/queries/waiting.sql",
+        " and due_at <= clock_timestamp()",
+        " and due_at < clock_timestamp()",
+        ("contracts/test_mutants_found.py::test_the_reconciler_queues_a_task_at_the_very_moment_of_its_retry_time",),
+    ),
+    Mutant(
         "wake-up-without-publishing",
         "Wake-ups are written although nobody publishes them",
         "postgres/queries/wake.sql",
