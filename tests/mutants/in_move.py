@@ -161,6 +161,15 @@ MUTANTS = (
         ("contracts/test_cancel.py::test_after_a_soft_cancel_every_way_back_leads_to_cancelled",),
     ),
     Mutant(
+        "spent-budget-cancels",
+        "A failure that spends the budget takes the cancel path, although nobody asked for that",
+        _MOVE,
+        "when cancelling and :verb::text in ('fail', 'compensated', 'expire', 'snooze', 'hand_back') then 'cancel'",
+        "when (cancelling or not in_budget) and :verb::text in ('fail', 'compensated', 'expire', 'snooze', 'hand_back')"
+        " then 'cancel'",
+        ("contracts/test_cancel.py::test_whatever_happens_without_a_cancel_call_no_task_is_ever_canceled",),
+    ),
+    Mutant(
         "lease-kept-on-a-queued-job",
         "A job that goes back to its queue keeps its holder's token",
         _MOVE,

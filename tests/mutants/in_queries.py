@@ -156,6 +156,14 @@ MUTANTS = (
         ("contracts/test_holding.py::test_beats_are_logged_only_where_the_contract_declares_them",),
     ),
     Mutant(
+        "every-beat-logged",
+        "A beat is logged under contracts that declare none",
+        _NOTE,
+        "array_remove(array[:fact::text, case when",
+        "array_remove(array[case when :verb::text = 'heartbeat' then 'heartbeat' else :fact::text end, case when",
+        ("worker/test_requirements_phase27.py::test_worker_that_renews_its_lease_leaves_no_trace_in_the_events",),
+    ),
+    Mutant(
         "cancel-requested-twice",
         "A second request to stop is written down as if it were the first",
         _NOTE,
