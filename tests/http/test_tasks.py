@@ -207,7 +207,7 @@ def test_outputs_and_events_are_stored_with_the_completion(http: Caller, db: Har
 
 
 @pytest.mark.req("S1-11")
-@pytest.mark.parametrize("events", [EVENTS, []], ids=["with events", "without events"])
+@pytest.mark.parametrize("events", [EVENTS, []], ids=["with-events", "without-events"])
 @pytest.mark.parametrize("status", ["Completed", "Failed", "Canceled"])
 def test_all_that_a_completion_writes_is_one_transaction(
     http: Caller, db: Harness, status: str, events: list[Any]

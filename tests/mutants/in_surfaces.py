@@ -71,6 +71,6 @@ MUTANTS = (
         "postgres/verbs.py",
         "outcomes: list[Outcome] = yield Atomic(_moved_and_emitted(machine, verb, batch, events))",
         "outcomes: list[Outcome] = yield from _moved_and_emitted(machine, verb, batch, events)",
-        ("http/test_tasks.py::test_all_that_a_completion_writes_is_one_transaction",),
+        ("http/test_tasks.py::test_all_that_a_completion_writes_is_one_transaction[Completed-with-events]",),
     ),
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,9 @@ create or replace function tenure.backoff_ms(
     jitter_form text, jitter_low double precision, jitter_high double precision, cap_after_jitter boolean
 ) returns bigint language sql immutable parallel safe return 777000
 """
+
+#: Where an application and its worker find their jobs.
+Place = Callable[[str], AbstractAsyncContextManager[App]]
 
 
 @asynccontextmanager
@@ -68,7 +71,7 @@ def failures(log: pytest.LogCaptureFixture, *ids: int) -> list[Any]:
 @pytest.mark.req("S3-26")
 @everywhere
 async def test_retry_is_logged_once_with_the_rows_eta_to_the_microsecond(
-    dsn: str, db: Harness, log: pytest.LogCaptureFixture, place: Any
+    dsn: str, db: Harness, log: pytest.LogCaptureFixture, place: Place
 ) -> None:
     db.sql(POLICY)
     async with place(dsn) as app:
@@ -97,7 +100,7 @@ async def test_retry_is_logged_once_with_the_rows_eta_to_the_microsecond(
 @pytest.mark.req("S3-26")
 @everywhere
 async def test_every_failed_attempt_is_logged_once_and_the_last_one_as_an_error(
-    dsn: str, db: Harness, log: pytest.LogCaptureFixture, place: Any
+    dsn: str, db: Harness, log: pytest.LogCaptureFixture, place: Place
 ) -> None:
     async with place(dsn) as app:
 
@@ -170,7 +173,8 @@ async def test_retry_whose_answer_was_lost_is_logged_once_with_the_rows_eta(
     app: App, db: Harness, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db.sql(POLICY)
-    fail, lost = Local.fail, []
+    fail = Local.fail
+    lost: list[Decision] = []
 
     async def lose_the_first_answer(self: Local, held: Held, failure: Failure) -> Decision:
         decision = await fail(self, held, failure)
@@ -187,10 +191,12 @@ async def test_retry_whose_answer_was_lost_is_logged_once_with_the_rows_eta(
 
     async with working(app) as worker:
         ticket = await send.enqueue()
-        await until(lambda: worker.counts["retried"] == 1)
+        await until(lambda: worker.counts["retried"] + worker.counts["failed"] == 1)
     (record,) = failures(log)
     eta = db.value("select eta from tenure_simple.tasks where id = %s", ticket.id)
+    assert len(lost) == 1
     assert (record.levelno, record.eta) == (logging.WARNING, eta)
+    assert worker.counts["retried"] == 1
     assert f"retry at {iso(eta)}\n" in record.getMessage()
 
 
