@@ -19,7 +19,7 @@ from tenure.job import Failure, Held, Job, NewJob
 from tenure.job_type import JobType
 from tenure.marks import Marks
 from tenure.outcome import Effect, Enqueued, Moved, Noted, Outcome
-from tenure.queue import AsyncTaskQueue, Decision
+from tenure.queue import Decision, Failures
 from tenure.stranger import WAITS_S, unknown
 
 if TYPE_CHECKING:
@@ -40,13 +40,14 @@ class Local:
         self._keyed: Coalescer[NewJob, Enqueued] = Coalescer(store.enqueue_many, at_once=4)
         self._starts: Coalescer[Held, Moved | None] = Coalescer(store.start_many)
         self._snoozes: Coalescer[tuple[Held, int], Moved] = Coalescer(self._snooze)
-        self._queues: dict[str, AsyncTaskQueue] = {}
+        self._failures = Failures(store)
         self._marks: dict[tuple[str, tuple[str, ...]], Marks] = {}
 
     async def close(self) -> None:
         """Let what is under way end, then close the connections."""
         for coalescer in (self._plain, self._keyed, self._starts, self._snoozes):
             await coalescer.rest()
+        await self._failures.rest()
         await self.store.close()
 
     def abandon(self) -> None:
@@ -148,10 +149,7 @@ class Local:
 
     async def fail(self, held: Held, failure: Failure) -> Decision:
         """Report a failure to the queue, which decides."""
-        queue = self._queues.get(held.contract)
-        if queue is None:
-            queue = self._queues[held.contract] = AsyncTaskQueue._over(self.store, held.contract)
-        return await queue.fail_task(held, failure)
+        return await self._failures.report(held, failure)
 
     def snooze(self, held: Held, delay_ms: int) -> Awaitable[Moved]:
         """Put a job off."""

@@ -5,8 +5,9 @@
                   └──────── with an eta, while attempts < max_retries ─┘
 
 The promise: `fail_task` is the only way in which a failure is written, and it alone decides. A worker says what
-happened; whether and when the task runs again is the queue's answer. A task that ended has one TaskResult, which never
-changes. The statuses are the contract's own, so under another contract than `simple` they are its document's words.
+happened; whether and when the task runs again is the queue's answer. Workers beside the database and the dispatcher's
+routes report their failures through it (`Failures`). A task that ended has one TaskResult, which never changes. The
+statuses are the contract's own, so under another contract than `simple` they are its document's words.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Decision:
     delay_ms: int | None
     #: Not failed yet: these nodes' effects are to be undone first, in this order, under the lease that is kept.
     compensate: tuple[str, ...] = ()
+    #: The same in the engine's terms.
+    moved: Moved | None = None
 
     @classmethod
     def of(cls, moved: Moved) -> Self:
@@ -85,6 +88,7 @@ class Decision:
             failed_at=moved.at,
             delay_ms=moved.delay_ms if moved.will_retry else None,
             compensate=moved.compensate,
+            moved=moved,
         )
 
 
@@ -126,7 +130,7 @@ class AsyncTaskQueue:
         self._store: Store | None = None
         self._closed = False
         self._connecting = asyncio.Lock()
-        self._failures: Coalescer[tuple[Held, Failure], Moved] = Coalescer(self._fail_all)
+        self._failures: Coalescer[tuple[Held, Failure, str | None], Moved] = Coalescer(self._fail_all)
 
     @classmethod
     def _over(cls, store: Store, contract: str) -> Self:
@@ -217,23 +221,38 @@ class AsyncTaskQueue:
         await (await self._opened()).succeed(held, result)
 
     async def fail_task(
-        self, task: Task | Held, error: BaseException | Failure | str, *, retry: bool | None = None
+        self,
+        task: Task | Held,
+        error: BaseException | Failure | str,
+        *,
+        retry: bool | None = None,
+        key: str | None = None,
+        events: Sequence[Any] | None = None,
     ) -> Decision:
         """Report that a task failed; the queue decides and says whether and when it runs again.
 
         `retry` is what the worker knows of the error: a fact for the contract to judge. The budget is the queue's.
+        With a `key`, the same report again gets the same answer. `events` are stored with the failure, or not at all.
         """
         held, failure = self._own(task), _failure(error)
         if retry not in (None, True, False):
             raise BadInput(f"retry says whether the error may pass, True or False, not {retry!r}")
         if retry is not None:
             failure = replace(failure, retryable=retry)
-        return Decision.of(await self._failures.ask((held, failure)))
+        if events:
+            store = await self._opened()
+            return Decision.of(await store.report("fail", held, events, failure=failure, key=key))
+        return Decision.of(await self._failures.ask((held, failure, key)))
 
-    async def _fail_all(self, failed: Sequence[tuple[Held, Failure]]) -> Sequence[Moved | Refused]:
+    async def _fail_all(self, failed: Sequence[tuple[Held, Failure, str | None]]) -> Sequence[Moved | Refused]:
         """Report what failed at the same time, together."""
         store = await self._opened()
-        return await store.fail_many([held for held, _ in failed], [failure for _, failure in failed])
+        keys = [key for _, _, key in failed]
+        return await store.fail_many(
+            [held for held, _, _ in failed],
+            [failure for _, failure, _ in failed],
+            keys=None if keys.count(None) == len(keys) else keys,
+        )
 
     async def heartbeat(self, task: Task | Held) -> Noted:
         """Say that the work goes on; renews the lease when half of it is gone, and says whether to stop."""
@@ -314,6 +333,28 @@ class AsyncTaskQueue:
                 f"Next: ask AsyncTaskQueue(…, contract={contract!r})",
                 code="WRONG_CONTRACT",
             )
+
+
+class Failures:
+    """Reports failures of jobs of any contract, each by `fail_task` of its contract's queue, on one open store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queues: dict[str, AsyncTaskQueue] = {}
+
+    async def report(
+        self, held: Held, failure: Failure, *, key: str | None = None, events: Sequence[Any] | None = None
+    ) -> Decision:
+        """Report a failure; failures that are reported at the same time go in one statement per contract."""
+        queue = self._queues.get(held.contract)
+        if queue is None:
+            queue = self._queues[held.contract] = AsyncTaskQueue._over(self._store, held.contract)
+        return await queue.fail_task(held, failure, key=key, events=events)
+
+    async def rest(self) -> None:
+        """Wait until every failure that was reported is answered."""
+        for queue in list(self._queues.values()):
+            await queue._failures.rest()
 
 
 def _task(job: Job) -> Task:

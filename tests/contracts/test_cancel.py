@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, InvalidTransition, JobNotFound, Refused, StaleLease
 from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Moved, Noted
+from tenure.outcome import Enqueued, Moved, Noted
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
@@ -126,7 +129,7 @@ async def test_a_contract_without_cancel_refuses_it_in_its_own_words(
     assert kinds <= {"task.running", "task.completed", "task.failed", "task.requeued"}
 
 
-@pytest.mark.req("S1-23", "S1-36", "S3-28", "S2-08")
+@pytest.mark.req("S1-36", "S3-28", "S2-08")
 @cancelling
 async def test_a_cancelled_or_finished_job_is_neither_claimed_nor_cancelled(
     store: Store, db: Harness, contract: str
@@ -134,13 +137,84 @@ async def test_a_cancelled_or_finished_job_is_neither_claimed_nor_cancelled(
     done, gone = await held(store, contract), await store.enqueue(NewJob("t", contract=contract, queue="q"))
     await store.succeed(done.held)
     await store.cancel(gone.job_id, actor="ada")
+    states = [db.row(job_id)["state"] for job_id in (done.id, gone.job_id)]
+    assert states == [BUILT_IN[contract].path("succeed").hops[-1].state, CANCELLED[contract]]  # type: ignore[union-attr]
     before = db.fingerprint(done.id, gone.job_id)
     for job_id in (done.id, gone.job_id):
-        with pytest.raises(InvalidTransition):
-            await store.cancel(job_id, actor="ada")
+        for mode in BUILT_IN[contract].cancel_modes:
+            with pytest.raises(InvalidTransition):
+                await store.cancel(job_id, mode=mode, actor="ada")
         (refusal,) = await store.claim_by_id([job_id], worker="w2", contract=contract)
         assert isinstance(refusal, InvalidTransition)
+        assert refusal.state == db.row(job_id)["state"]
+    assert await store.claim(contract, ["default", "q"], worker="w2", limit=10) == []
     assert db.fingerprint(done.id, gone.job_id) == before
+
+
+def status(db: Harness, task_id: int) -> str:
+    """A task's status, as document 001's view shows it."""
+    return str(db.value("select status from tenure_dispatcher.tasks where task_id = %s", task_id))
+
+
+@pytest.mark.req("S1-23")
+@pytest.mark.parametrize("way", ["queued", "running, hard", "running, soft", "waiting"])
+async def test_a_task_that_was_cancelled_on_purpose_is_canceled(store: Store, db: Harness, way: str) -> None:
+    made = await store.enqueue(NewJob("t", contract="dispatcher"))
+    if way != "queued":
+        (job,) = await store.claim("dispatcher", worker="w1")
+    if way == "waiting":
+        await store.fail(job.held, Failure("boom"))
+    assert status(db, made.job_id) == {"queued": "Queued", "waiting": "Failed"}.get(way, "Running")
+    await store.cancel(made.job_id, mode="hard" if way == "running, hard" else "soft", reason="rollback", actor="ada")
+    if way == "running, soft":
+        assert status(db, made.job_id) == "Running"
+        await store.cancelled(job.held)
+    assert status(db, made.job_id) == "Canceled"
+    ends = [event for event in db.log(made.job_id) if event["to_state"] == "Canceled"]
+    assert [event["trigger"] for event in ends] == ["cancel"]
+    assert [event["actor"] for event in ends] == ["w1" if way == "running, soft" else "ada"]
+
+
+#: How an attempt may end without anybody asking for a cancel.
+ENDINGS = ("fail", "fail for good", "expire", "hand back")
+
+
+@pytest.mark.req("S1-23")
+async def test_whatever_happens_without_a_cancel_call_no_task_is_ever_canceled(store: Store, db: Harness) -> None:
+    """Every sequence of three endings, of which the last exhausts the budget, beside tasks that complete in the end."""
+    db.spy()
+    stories = [*itertools.product(ENDINGS, repeat=3), *itertools.product(ENDINGS, repeat=2)]
+    made = await store.enqueue_many([NewJob("t", contract="dispatcher", max_attempts=3)] * len(stories))
+    story = {one.job_id: parts for one, parts in zip(made, stories, strict=True) if isinstance(one, Enqueued)}
+    for turn in range(3):
+        jobs = await store.claim("dispatcher", worker="w1", limit=len(story))
+        assert {job.id for job in jobs} == set(story)
+        await store.heartbeat_many([job.held for job in jobs])
+        endings: dict[str, list[Job]] = {ending: [] for ending in (*ENDINGS, "complete")}
+        for job in jobs:
+            endings[dict(enumerate(story[job.id])).get(turn, "complete")].append(job)
+        await _end(store, db, endings)
+        late = await store.succeed_many([job.held for job in jobs if job not in endings["complete"]])
+        assert all(isinstance(answer, Refused) for answer in late)
+        db.due(*story)
+        await store.promote("dispatcher", limit=len(story))
+    shown = {row["task_id"]: row["status"] for row in db.sql("select task_id, status from tenure_dispatcher.tasks")}
+    assert shown == {job_id: "Failed" if len(parts) == 3 else "Completed" for job_id, parts in story.items()}
+    assert db.value("select count(*) from public.spy where 'Canceled' in (old, new)") == 0
+    assert db.value("select count(*) from tenure.event where 'Canceled' in (from_state, to_state)") == 0
+    assert db.value("select count(*) from tenure.event where trigger like '%%cancel%%'") == 0
+
+
+async def _end(store: Store, db: Harness, endings: dict[str, list[Job]]) -> None:
+    """End these attempts so."""
+    proofs = {ending: [job.held for job in jobs] for ending, jobs in endings.items()}
+    await store.succeed_many(proofs["complete"])
+    await store.fail_many(proofs["fail"], [Failure("boom", retryable=True)] * len(proofs["fail"]))
+    final = Failure("no", type="PermanentError", retryable=False)
+    await store.fail_many(proofs["fail for good"], [final] * len(proofs["fail for good"]))
+    await store.hand_back_many(proofs["hand back"])
+    db.expire(*[held.id for held in proofs["expire"]])
+    await store.reap("dispatcher", limit=1_000)
 
 
 async def test_jobs_of_several_contracts_are_cancelled_in_one_call(store: Store) -> None:

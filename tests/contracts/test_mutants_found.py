@@ -75,6 +75,44 @@ async def test_a_job_is_claimable_by_its_id_at_the_very_moment_of_its_due_time(
         assert (won.id, refused.job_id) == (equal, after)
 
 
+async def waiting_at(store: Store, db: Harness, *moments: datetime) -> list[int]:
+    """Failed tasks of document 001 whose retry times are these."""
+    tasks = []
+    for moment in moments:
+        proof = await held(store, "dispatcher")
+        assert (await store.fail(proof, Failure("boom"))).role == "waiting"
+        db.sql("update tenure.job set due_at = %s where id = %s", moment, proof.id)
+        tasks.append(proof.id)
+    return tasks
+
+
+@pytest.mark.req("S1-69")
+async def test_the_reconciler_queues_a_task_at_the_very_moment_of_its_retry_time(
+    stopped_clock: str, db: Harness
+) -> None:
+    async with Store.open(stopped_clock) as store:
+        equal, after, before = await waiting_at(store, db, MOMENT, MOMENT + TICK, MOMENT - TICK)
+        untouched = db.fingerprint(after)
+        moved = await store.promote("dispatcher")
+        assert [(one.job_id, one.state) for one in moved if isinstance(one, Moved)] == [
+            (before, "Queued"),
+            (equal, "Queued"),
+        ]
+        assert db.fingerprint(after) == untouched
+        assert db.value("select status from tenure_dispatcher.tasks where task_id = %s", after) == "Failed"
+
+
+@pytest.mark.req("S1-69")
+async def test_a_request_may_queue_a_task_at_the_very_moment_of_its_retry_time(stopped_clock: str, db: Harness) -> None:
+    async with Store.open(stopped_clock) as store:
+        equal, after = await waiting_at(store, db, MOMENT, MOMENT + TICK)
+        moved = await store.transition(equal, "Queued", actor="ada")
+        assert isinstance(moved, Moved)
+        assert (moved.trigger, moved.state) == ("promote", "Queued")
+        with pytest.raises(NotDue):
+            await store.transition(after, "Queued", actor="ada")
+
+
 async def test_no_request_queues_a_failed_task_before_its_retry_time(store: Store, db: Harness) -> None:
     proof = await held(store, "dispatcher")
     await store.fail(proof, Failure("boom"))

@@ -13,6 +13,7 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.postgres.store import Store
+from tenure.rendered import iso
 from tests.harness import Harness
 from tests.http.conftest import Caller, serving
 
@@ -46,7 +47,37 @@ def emitted(db: Harness, task_id: str) -> list[Any]:
     ]
 
 
-@pytest.mark.req("S1-30", "S1-83")
+@pytest.mark.req("S1-83", "S1-30")
+def test_a_claimed_task_has_the_documents_fields_and_values(http: Caller, db: Harness) -> None:
+    config = {"url": "x", "parts": [1, None, "ß"]}
+    made = {"queue": "etl", "type": "extract", "max_attempts": 4, "trace_id": "trace:1", "correlation_id": "run:7"}
+    task_id = http.enqueued("dispatcher", payload=config, **made)
+    answer = http.post("/internal/task-claim", {"task_id": task_id, "worker_id": "w7"})
+    row = task(db, task_id)
+    assert (row["status"], row["worker_id"]) == ("Running", "w7")
+    assert answer == {
+        "status": "Claimed",
+        "attempt": 1,
+        "lease_token": str(row["lease_token"]),
+        "lease_expires_at": iso(row["lease_expires_at"]),
+        "task": {
+            "task_id": task_id,
+            "attempt": 1,
+            "job": {"dag_name": None, "name": "extract"},
+            "operator": "extract",
+            "config": config,
+            "inputs": [],
+            "max_attempts": 4,
+            "queue": "etl",
+            "tenant_id": "default",
+            "trace_id": "trace:1",
+            "correlation_id": "run:7",
+            "created_at": iso(row["created_at"]),
+        },
+    }
+
+
+@pytest.mark.req("S1-30")
 def test_task_claim_answers_with_the_lease_and_the_task_or_with_the_reason(http: Caller, db: Harness) -> None:
     task_id = http.enqueued("dispatcher", payload={"url": "x"}, queue="etl")
     answer = http.post("/internal/task-claim", {"task_id": task_id, "worker_id": "w7"})
@@ -54,7 +85,7 @@ def test_task_claim_answers_with_the_lease_and_the_task_or_with_the_reason(http:
     assert (answer["status"], answer["attempt"]) == ("Claimed", 1)
     shown = task(db, task_id)
     assert (shown["worker_id"], str(shown["lease_token"])) == ("w7", answer["lease_token"])
-    assert (answer["task"]["task_id"], answer["task"]["payload"], answer["task"]["queue"]) == (
+    assert (answer["task"]["task_id"], answer["task"]["config"], answer["task"]["queue"]) == (
         task_id,
         {"url": "x"},
         "etl",
@@ -147,15 +178,93 @@ def test_a_heartbeat_extends_the_lease_of_the_current_attempt_alone(http: Caller
     http.refused("/internal/heartbeat", {**held, "task_id": "999999"}, 404, "JOB_NOT_FOUND")
 
 
-@pytest.mark.req("S1-11", "S1-46", "S1-51")
+@pytest.mark.req("S1-46")
+def test_task_complete_takes_the_documents_six_keys(http: Caller, db: Harness) -> None:
+    task_id = http.enqueued("dispatcher")
+    held = claimed(http, task_id)
+    body = {
+        "task_id": task_id, "attempt": held["attempt"], "lease_token": held["lease_token"], "status": "Completed",
+        "outputs": OUTPUTS, "events": EVENTS,
+    }  # fmt: skip
+    before = db.fingerprint(int(task_id))
+    for missing in ("task_id", "attempt", "lease_token", "status"):
+        part = {key: value for key, value in body.items() if key != missing}
+        http.refused("/internal/task-complete", part, 422, "E-BAD-INPUT")
+    http.refused("/internal/task-complete", {**body, "result": 1}, 422, "E-BAD-INPUT")
+    assert (db.fingerprint(int(task_id)), emitted(db, task_id)) == (before, [])
+    assert http.post("/internal/task-complete", body) == {"status": "Completed", "next_retry_at": None}
+
+
+@pytest.mark.req("S1-51")
 def test_outputs_and_events_are_stored_with_the_completion(http: Caller, db: Harness) -> None:
     task_id = http.enqueued("dispatcher")
+    assert task(db, task_id)["outputs"] is None
     body = {**claimed(http, task_id), "status": "Completed", "outputs": OUTPUTS, "events": EVENTS}
-    assert set(body) == {"task_id", "attempt", "lease_token", "status", "outputs", "events"}
     assert http.post("/internal/task-complete", body) == {"status": "Completed", "next_retry_at": None}
     shown = task(db, task_id)
     assert (shown["status"], shown["outputs"], emitted(db, task_id)) == ("Completed", OUTPUTS, EVENTS)
     db.log_is_sound(int(task_id))
+
+
+@pytest.mark.req("S1-11")
+@pytest.mark.parametrize("events", [EVENTS, []], ids=["with-events", "without-events"])
+@pytest.mark.parametrize("status", ["Completed", "Failed", "Canceled"])
+def test_all_that_a_completion_writes_is_one_transaction(
+    http: Caller, db: Harness, status: str, events: list[Any]
+) -> None:
+    task_id = http.enqueued("dispatcher")
+    held = claimed(http, task_id)
+    seq = db.row(int(task_id))["seq"]
+    http.post("/internal/task-complete", {**held, "status": status, "outputs": OUTPUTS, "events": events})
+    wrote = """
+        select 'row' as what, xmin::text from tenure.job where id = %s
+        union all select 'row', xmin::text from tenure.job_done where id = %s
+        union all select 'log', xmin::text from tenure.event where job_id = %s and seq > %s
+        union all select 'event', xmin::text from tenure.emitted where job_id = %s
+        union all select 'wake-up', xmin::text from tenure.outbox where job_id = %s
+    """
+    number = int(task_id)
+    rows = db.sql(wrote, number, number, number, seq, number, number)
+    assert sorted(row["what"] for row in rows) == sorted(["row", "log", *["event"] * len(events)])
+    assert len({row["xmin"] for row in rows}) == 1
+    assert task(db, task_id)["outputs"] == (OUTPUTS if status == "Completed" else None)
+
+
+@pytest.mark.req("S1-11")
+def test_completion_whose_events_cannot_be_written_did_not_happen(http: Caller, db: Harness) -> None:
+    task_id = http.enqueued("dispatcher")
+    body = {**claimed(http, task_id), "status": "Completed", "outputs": OUTPUTS, "events": EVENTS}
+    db.sql(
+        "create function public.refuse() returns trigger language plpgsql as $$ begin raise 'no room'; end $$;"
+        "create trigger refuse before insert on tenure.emitted for each row execute function public.refuse()"
+    )
+    before = db.fingerprint(int(task_id))
+    assert http.client.post("/internal/task-complete", json=body).status_code >= 500
+    assert (db.fingerprint(int(task_id)), emitted(db, task_id)) == (before, [])
+    shown = task(db, task_id)
+    assert (shown["status"], shown["outputs"], shown["completed_at"]) == ("Running", None, None)
+    db.sql("drop trigger refuse on tenure.emitted")
+    assert http.post("/internal/task-complete", body)["status"] == "Completed"
+    assert (task(db, task_id)["outputs"], emitted(db, task_id)) == (OUTPUTS, EVENTS)
+
+
+@pytest.mark.req("S1-11")
+async def test_zombie_that_completes_with_outputs_changes_no_output(http: Caller, store: Store, db: Harness) -> None:
+    task_id = http.enqueued("dispatcher")
+    zombie = claimed(http, task_id)
+    db.expire(int(task_id))
+    await _again(store, db, int(task_id))
+    current = claimed(http, task_id)
+    late = {**zombie, "status": "Completed", "outputs": [{"output_index": 9}], "events": [{"cursor": 9}]}
+    before = db.fingerprint(int(task_id))
+    http.refused("/internal/task-complete", late, 409, "LEASE_CONFLICT")
+    assert (db.fingerprint(int(task_id)), emitted(db, task_id)) == (before, [])
+    assert task(db, task_id)["outputs"] is None
+    http.post("/internal/task-complete", {**current, "status": "Completed", "outputs": OUTPUTS, "events": EVENTS})
+    before = db.fingerprint(int(task_id))
+    http.refused("/internal/task-complete", late, 409, "LEASE_CONFLICT")
+    assert db.fingerprint(int(task_id)) == before
+    assert (task(db, task_id)["outputs"], emitted(db, task_id)) == (OUTPUTS, EVENTS)
 
 
 @pytest.mark.req("S1-06", "S1-47", "S1-48", "S1-49")

@@ -256,4 +256,21 @@ MUTANTS = (
         "if False:",
         ("test_soundness.py::test_contract_is_refused_for",),
     ),
+    Mutant(
+        "lost-task-canceled",
+        "A task whose last lease ran out is Canceled, although nobody asked for that",
+        "contracts/dispatcher.py",
+        '("expire_at_cap", "Running > Failed:done")',
+        '("expire_at_cap", "Running > Canceled")',
+        ("contracts/test_cancel.py::test_whatever_happens_without_a_cancel_call_no_task_is_ever_canceled",),
+    ),
+    Mutant(
+        "beats-among-the-events",
+        "Document 000's events show heartbeats",
+        "contracts/phase27.py",
+        '        Event("task.failed", ("exhaust", "expire_at_cap"), _FAILED),\n    ),\n',
+        '        Event("task.failed", ("exhaust", "expire_at_cap"), _FAILED),\n'
+        '        Event("task.heartbeat", ("heartbeat",), _RUN),\n    ),\n    facts=("heartbeat",),\n',
+        ("worker/test_requirements_phase27.py::test_worker_that_renews_its_lease_leaves_no_trace_in_the_events",),
+    ),
 )

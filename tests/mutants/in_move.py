@@ -124,6 +124,17 @@ MUTANTS = (
         ("contracts/test_mutants_found.py::test_no_request_queues_a_failed_task_before_its_retry_time",),
     ),
     Mutant(
+        "promoted-a-moment-late",
+        "`<` for `<=`: a waiting job may not be queued at the very moment of its retry time",
+        _MOVE,
+        "when aim = 'promote' and not coalesce(due_at <= t, false) then 'not_due'\n",
+        "when aim = 'promote' and not coalesce(due_at < t, false) then 'not_due'\n",
+        (
+            "contracts/test_mutants_found.py::test_a_request_may_queue_a_task_at_the_very_moment_of_its_retry_time",
+            "contracts/test_mutants_found.py::test_the_reconciler_queues_a_task_at_the_very_moment_of_its_retry_time",
+        ),
+    ),
+    Mutant(
         "retried-by-request-for-ever",
         "A request opens another attempt although the budget is spent",
         _MOVE,
@@ -148,6 +159,15 @@ MUTANTS = (
         "when cancelling and :verb::text in ('fail', 'compensated', 'expire', 'snooze', 'hand_back') then 'cancel'",
         "when cancelling and :verb::text in ('compensated', 'expire', 'snooze', 'hand_back') then 'cancel'",
         ("contracts/test_cancel.py::test_after_a_soft_cancel_every_way_back_leads_to_cancelled",),
+    ),
+    Mutant(
+        "spent-budget-cancels",
+        "A failure that spends the budget takes the cancel path, although nobody asked for that",
+        _MOVE,
+        "when cancelling and :verb::text in ('fail', 'compensated', 'expire', 'snooze', 'hand_back') then 'cancel'",
+        "when (cancelling or not in_budget) and :verb::text in ('fail', 'compensated', 'expire', 'snooze', 'hand_back')"
+        " then 'cancel'",
+        ("contracts/test_cancel.py::test_whatever_happens_without_a_cancel_call_no_task_is_ever_canceled",),
     ),
     Mutant(
         "lease-kept-on-a-queued-job",

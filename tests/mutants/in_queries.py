@@ -156,6 +156,14 @@ MUTANTS = (
         ("contracts/test_holding.py::test_beats_are_logged_only_where_the_contract_declares_them",),
     ),
     Mutant(
+        "every-beat-logged",
+        "A beat is logged under contracts that declare none",
+        _NOTE,
+        "array_remove(array[:fact::text, case when",
+        "array_remove(array[case when :verb::text = 'heartbeat' then 'heartbeat' else :fact::text end, case when",
+        ("worker/test_requirements_phase27.py::test_worker_that_renews_its_lease_leaves_no_trace_in_the_events",),
+    ),
+    Mutant(
         "cancel-requested-twice",
         "A second request to stop is written down as if it were the first",
         _NOTE,
@@ -270,6 +278,14 @@ MUTANTS = (
         " and due_at <= clock_timestamp()",
         "",
         ("contracts/test_dispatcher_retries.py::test_the_reconciler_takes_failed_tasks_that_are_due_and_no_other",),
+    ),
+    Mutant(
+        "reconciler-a-moment-late",
+        "`<` for `<=`: the reconciler overlooks a task at the very moment of its retry time",
+        "postgres/queries/waiting.sql",
+        " and due_at <= clock_timestamp()",
+        " and due_at < clock_timestamp()",
+        ("contracts/test_mutants_found.py::test_the_reconciler_queues_a_task_at_the_very_moment_of_its_retry_time",),
     ),
     Mutant(
         "wake-up-without-publishing",

@@ -24,6 +24,7 @@ from tenure.job import Failure, Held, Job, NewJob
 from tenure.outcome import Enqueued, Moved
 from tenure.postgres.claiming import Claimer
 from tenure.postgres.store import Store
+from tenure.queue import Failures
 
 T = TypeVar("T")
 #: So many jobs' contracts and tenants are remembered.
@@ -64,6 +65,7 @@ class Desk:
     def __init__(self, store: Store, max_bytes: int = intake.MAX_BYTES) -> None:
         self.store = store
         self.bell = Bell(store)
+        self.failures = Failures(store)
         self._max_bytes = max_bytes
         self._kinds: OrderedDict[int, Kind] = OrderedDict()
         self._asked: Coalescer[int, Kind] = Coalescer(self._ask_kinds)
@@ -83,6 +85,7 @@ class Desk:
         said: list[Coalescer[Any, Any]] = [self._asked, *self._making.values(), *self._named.values()]
         for coalescer in (*said, *self._said.values()):
             await coalescer.rest()
+        await self.failures.rest()
 
     async def enqueue(self, job: NewJob, caller: Caller) -> Enqueued:
         """Make a job, together with those that the same caller makes at the same time."""
@@ -217,7 +220,7 @@ class Desk:
                 intake.name(kind, text)
         job_id = said.held.id
         before = self._words.get(job_id)
-        word = self._said[verb].ask(said) if before is None else asyncio.create_task(self._after(before, verb, said))
+        word = self._ask(verb, said) if before is None else asyncio.create_task(self._after(before, verb, said))
         self._words[job_id] = word
         word.add_done_callback(lambda word: self._words.pop(job_id) if self._words.get(job_id) is word else None)
         return word
@@ -225,7 +228,15 @@ class Desk:
     async def _after(self, before: asyncio.Future[Any], verb: str, said: Said) -> Any:
         """Words of one job go one after the other: together they would be so many statements, for which all wait."""
         await asyncio.wait([before])
-        return await self._said[verb].ask(said)
+        return await self._ask(verb, said)
+
+    def _ask(self, verb: str, said: Said) -> asyncio.Future[Any]:
+        return asyncio.create_task(self._fail(said)) if verb == "fail" else self._said[verb].ask(said)
+
+    async def _fail(self, said: Said, events: Sequence[Any] | None = None) -> Moved | None:
+        """Report a failure to the queue, which alone decides whether and when the job runs again."""
+        failure = said.failure or Failure("failed")
+        return (await self.failures.report(said.held, failure, key=said.key, events=events)).moved
 
     async def patiently(self, say: Callable[[], Awaitable[T]]) -> T:
         """Say something of one job; while somebody else is moving it, again, some times."""
@@ -239,11 +250,11 @@ class Desk:
                 await asyncio.sleep(pause)
         return await say()
 
-    async def report(self, verb: str, said: Said, events: Sequence[Any]) -> Moved:
+    async def report(self, verb: str, said: Said, events: Sequence[Any]) -> Any:
         """End a job that is held, with the events that its holder reports: both, or neither."""
-        return await self.store.report(
-            _TRIGGERS.get(verb, verb), said.held, events, result=said.result, failure=said.failure, key=said.key
-        )
+        if verb == "fail":
+            return await self._fail(said, events)
+        return await self.store.report(_TRIGGERS.get(verb, verb), said.held, events, result=said.result, key=said.key)
 
     def remember_attempt(self, job: Job) -> None:
         """Which claim this attempt of a job is."""
@@ -277,9 +288,6 @@ class Desk:
         return {
             "start": lambda said, keys: store.start_many(_held(said), keys=keys),
             "succeed": lambda said, keys: store.succeed_many(_held(said), [one.result for one in said], keys=keys),
-            "fail": lambda said, keys: store.fail_many(
-                _held(said), [one.failure or Failure("failed") for one in said], keys=keys
-            ),
             "snooze": lambda said, keys: store.snooze_many(_held(said), [one.delay_ms for one in said], keys=keys),
             "heartbeat": lambda said, _: store.heartbeat_many(_held(said)),
             "hand-back": lambda said, keys: store.hand_back_many(

@@ -47,7 +47,7 @@ async def run(
     await at.kind(number, who)
     job = await _taken(at.store, number, who.actor)
     if transient_fail or force_fail:
-        await at.store.fail(job.held, _FORCED if force_fail else _TRANSIENT)
+        await at.failures.report(job.held, _FORCED if force_fail else _TRANSIENT)
     else:
         await at.store.succeed(job.held, {"run_by": who.actor})
     meta = {"trace_id": request.state.trace_id, "request_id": request.state.request_id}

@@ -154,8 +154,10 @@ async def _held(request: Request, body: models.TaskHeartbeat) -> Held:
 
 
 def _task(job: Job) -> dict[str, object]:
+    """What a worker is to do, in the document's words; a task outside a DAG has neither its name nor inputs."""
     return {
-        "task_id": str(job.id), "attempt": job.counter, "max_attempts": job.max_attempts, "type": job.type,
-        "queue": job.queue, "tenant_id": job.tenant_id, "payload": job.payload, "trace_id": job.trace_id,
+        "task_id": str(job.id), "attempt": job.counter, "job": {"dag_name": None, "name": job.type},
+        "operator": job.type, "config": job.payload, "inputs": [],
+        "max_attempts": job.max_attempts, "queue": job.queue, "tenant_id": job.tenant_id, "trace_id": job.trace_id,
         "correlation_id": job.correlation_id, "created_at": job.created_at,
     }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from tenure.contract import Contract
 from tenure.errors import Busy, Refused, TenureError
-from tenure.job import Job
+from tenure.job import Failure, Job
 from tenure.middleware import Middleware
 from tenure.outcome import Moved
 from tenure.queue import Decision
@@ -246,7 +246,7 @@ class Lives:
     async def _became(self, running: Running, verdict: Verdict, became: Moved | Decision | Refused) -> None:
         counts = self._slots.counts
         if isinstance(became, Refused):
-            self._refused(running, became)
+            self._refused(running, became, logged=isinstance(verdict, Failure))
         elif isinstance(became, Decision):
             counts["retried" if became.will_retry else "failed"] += 1
         elif isinstance(verdict, Done):
@@ -260,8 +260,10 @@ class Lives:
         for middleware in self._middleware:
             await told(middleware.finish(running.job, became))
 
-    def _refused(self, running: Running, refused: Refused) -> None:
+    def _refused(self, running: Running, refused: Refused, *, logged: bool = False) -> None:
         self._slots.counts["refused"] += 1
+        if logged:  # with the failure that was to be reported
+            return
         _log.warning("job %d of %s: what became of it was refused: %s", running.job.id, running.job.type, refused)
 
 

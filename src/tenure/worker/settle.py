@@ -2,7 +2,7 @@
 
 The worker tells facts: a result, a failure, a wish to wait or to stop. What they lead to is the contract's business,
 and whether and when a job runs again is decided by `fail_task` alone. Effects that a failure names are undone here,
-newest first, before it is final.
+newest first, before it is final. Every failed attempt is logged once, with what was decided.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from tenure.contract import Contract
 from tenure.directive import Snooze
 from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, NotPermitted, Refused, TenureError, Unavailable
+from tenure.event import Logged
 from tenure.job import Failure, Held
 from tenure.outcome import Moved
 from tenure.patience import Patience
 from tenure.queue import Decision
 from tenure.task import context_parameter
+from tenure.worker.failure_log import log_failure
 from tenure.worker.handle import Done, Verdict
 from tenure.worker.running import Running
 from tenure.worker.source import JobSource
@@ -34,6 +37,8 @@ _ASK_AGAIN = (ConnectionLost, CannotConnect, Unavailable, Busy)
 Became = Moved | Decision | Refused
 #: What a holder says last of a job.
 _LAST_WORDS = ("succeed", "retry", "exhaust", "fatal", "snooze", "cancel", "dead_letter", "compensation_failed")
+#: What the queue makes of a failure.
+_DECISIONS = ("retry", "exhaust", "fatal")
 
 
 async def insisting(say: Callable[[], Awaitable[T]], *about: Running) -> T:
@@ -100,20 +105,36 @@ async def ours(source: JobSource, running: Running, refused: Refused) -> Became:
     held = running.held
     if not running.answer_lost:
         return refused
-    for row in reversed(await insisting(lambda: source.log(held.id))):
-        if (
-            row.claims == held.claims
-            and row.hop
-            and row.actor == running.job.lease_owner
-            and row.trigger in _LAST_WORDS
-        ):
-            return Moved(held.id, row.trigger, row.from_state, row.to_state, "done", row.claims, row.counter, row.ts)
-    return refused
+    log = await insisting(lambda: source.log(held.id))
+    last = [
+        row
+        for row in log
+        if row.claims == held.claims and row.hop and row.actor == running.job.lease_owner and row.trigger in _LAST_WORDS
+    ]
+    return _moved(last) if last else refused
+
+
+def _moved(hops: Sequence[Logged]) -> Moved:
+    """The move that a holder's hops were; a job that goes on has its due time in the log."""
+    last = hops[-1]
+    due = next((row.facts["due_at"] for row in hops if row.facts and row.facts.get("due_at")), None)
+    return Moved(
+        last.job_id, last.trigger, hops[0].from_state, last.to_state, "done" if due is None else "ready", last.claims,
+        last.counter, last.ts, None if due is None else datetime.fromisoformat(due),
+    )  # fmt: skip
 
 
 async def _fail(source: JobSource, running: Running, failure: Failure) -> Became:
-    decision = await insisting(lambda: source.fail(running.held, failure), running)
-    return await _compensate(source, running, decision) if decision.compensate else decision
+    """Report a failure, undo what it names, and log what was decided."""
+    try:
+        decision = await insisting(lambda: source.fail(running.held, failure), running)
+        became = await _compensate(source, running, decision) if decision.compensate else decision
+    except Refused as refused:
+        became = await ours(source, running, refused)
+        if isinstance(became, Moved) and became.trigger in _DECISIONS:
+            became = Decision.of(became)
+    log_failure(running.job, failure, became)
+    return became
 
 
 async def _compensate(source: JobSource, running: Running, decision: Decision | Moved) -> Became:

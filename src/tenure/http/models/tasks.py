@@ -29,9 +29,9 @@ from tenure.http.models.fields import (
 )
 
 _TASK: dict[str, Any] = {
-    "task_id": "42", "attempt": 1, "max_attempts": 5, "type": "send", "queue": "default", "tenant_id": "default",
-    "payload": {"to": "a@b.c"}, "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "correlation_id": "order:17",
-    "created_at": MADE_AT,
+    "task_id": "42", "attempt": 1, "job": {"dag_name": None, "name": "send"}, "operator": "send",
+    "config": {"to": "a@b.c"}, "inputs": [], "max_attempts": 5, "queue": "default", "tenant_id": "default",
+    "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "correlation_id": "order:17", "created_at": MADE_AT,
 }  # fmt: skip
 _CLAIMED: dict[str, Any] = {
     "status": "Claimed", "attempt": 1, "lease_token": TOKEN, "lease_expires_at": UNTIL, "task": _TASK,
@@ -48,17 +48,27 @@ class TaskClaim(Body):
     worker_id: WhoHolds
 
 
+class TaskJob(BaseModel):
+    """Document 001: what the task is a run of."""
+
+    model_config = shown(**_TASK["job"])
+    dag_name: str | None = Field(description="The DAG that the task belongs to; null: to none.")
+    name: TypeName
+
+
 class Task(BaseModel):
     """Document 001: what a worker is to do."""
 
     model_config = shown(**_TASK)
     task_id: Id = Field(description="The task's id.")
     attempt: int = Field(description="Which attempt this is: the contract's own counter.")
+    job: TaskJob = Field(description="What the task is a run of.")
+    operator: TypeName
+    config: Any = Field(description="The operator's arguments: the payload that the task was made with.")
+    inputs: list[Any] = Field(description="What upstream tasks of its DAG left for it; none outside a DAG.")
     max_attempts: int = Field(description="The limit in the contract's own sense.")
-    type: TypeName
     queue: QueueName
     tenant_id: TenantId
-    payload: Any = Field(description="The handler's arguments.")
     trace_id: TraceId
     correlation_id: CorrelationId
     created_at: datetime = Field(description="When the task was made.")

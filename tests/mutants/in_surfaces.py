@@ -1,0 +1,76 @@
+"""Bugs around the engine: the queue, the worker, the dispatcher's routes."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "route-writes-failures-itself",
+        "The dispatcher's routes write failures without `fail_task`",
+        "http/desk.py",
+        "return (await self.failures.report(said.held, failure, key=said.key, events=events)).moved",
+        "return await self.store.fail(said.held, failure, key=said.key)",
+        ("http/test_failures.py::test_without_fail_task_no_route_writes_a_failure[in_a_batch]",),
+    ),
+    Mutant(
+        "worker-writes-failures-itself",
+        "The worker beside the database writes failures without `fail_task`",
+        "local.py",
+        "return await self._failures.report(held, failure)",
+        "return Decision.of(await self.store.fail(held, failure))",
+        ("worker/test_requirements_simple.py::test_without_fail_task_the_worker_itself_writes_nothing",),
+    ),
+    Mutant(
+        "retry-logged-with-another-time",
+        "The worker logs another time than the one at which the queue lets the job run again",
+        "worker/failure_log.py",
+        'decided = f"retry at {iso(became.eta)}"',
+        'decided = f"retry at {iso(became.failed_at)}"',
+        (
+            "worker/test_failure_log.py::test_retry_is_logged_once_with_the_rows_eta_to_the_microsecond[beside_the_database]",
+        ),
+    ),
+    Mutant(
+        "failed-attempt-not-logged",
+        "The worker logs nothing of a failed attempt",
+        "worker/settle.py",
+        "    log_failure(running.job, failure, became)\n",
+        "",
+        (
+            "worker/test_failure_log.py::test_every_failed_attempt_is_logged_once_and_the_last_one_as_an_error[beside_the_database]",
+        ),
+    ),
+    Mutant(
+        "lost-answer-logged-without-its-time",
+        "A retry of which the answer was lost is logged as an end",
+        "worker/settle.py",
+        '"done" if due is None else "ready", last.claims,',
+        '"done", last.claims,',
+        ("worker/test_failure_log.py::test_retry_whose_answer_was_lost_is_logged_once_with_the_rows_eta",),
+    ),
+    Mutant(
+        "claimed-task-without-config",
+        "The answer to a claim of a task leaves out its config",
+        "http/tasks.py",
+        '"operator": job.type, "config": job.payload,',
+        '"operator": job.type,',
+        ("http/test_tasks.py::test_a_claimed_task_has_the_documents_fields_and_values",),
+    ),
+    Mutant(
+        "claimed-task-without-its-end",
+        "The answer to a claim of a task leaves out when the lease ends",
+        "http/tasks.py",
+        '            "lease_expires_at": job.lease_expires_at,\n            "task"',
+        '            "task"',
+        ("http/test_tasks.py::test_a_claimed_task_has_the_documents_fields_and_values",),
+    ),
+    Mutant(
+        "completion-and-events-apart",
+        "A completion and what is reported with it are written in two transactions",
+        "postgres/verbs.py",
+        "outcomes: list[Outcome] = yield Atomic(_moved_and_emitted(machine, verb, batch, events))",
+        "outcomes: list[Outcome] = yield from _moved_and_emitted(machine, verb, batch, events)",
+        ("http/test_tasks.py::test_all_that_a_completion_writes_is_one_transaction[Completed-with-events]",),
+    ),
+)
