@@ -288,7 +288,8 @@ def _verdicts(contract: Contract) -> Iterable[str]:
         return
     possible = rules[contract.retryable.rule]
     given = contract.retryable.classes
-    named = {verdict.trigger: f"class {name}" for name, verdict in reversed(given.items())}  # the first that leads there
+    # The first class that leads there.
+    named = {verdict.trigger: f"class {name}" for name, verdict in reversed(given.items())}
     for name, verdict in given.items():
         if verdict.trigger not in ("retry", "fatal", "dead_letter"):
             yield f"retryable: class {name} leads to {verdict.trigger}, which is no answer to an error"
