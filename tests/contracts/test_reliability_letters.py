@@ -129,10 +129,6 @@ WAYS: dict[str, tuple[Way, str, str]] = {
         lambda s, d: _fail(s, d, Failure("no", "InfrastructureFailure", stage="commit")),
         "infrastructure_failure", "commit",
     ),
-    "a reason that the error's code names": (
-        lambda s, d: _fail(s, d, Failure("no", "TransientError", "dependency_unavailable")),
-        "dependency_unavailable", "exec",
-    ),
     "a lease that ran out before the start": (lambda s, d: _expire(s, d, False), "timeout", "exec"),
     "a lease that ran out": (lambda s, d: _expire(s, d, True), "timeout", "exec"),
     "missed heartbeats": (lambda s, d: _expire(s, d, True, orphaned=True), "timeout", "exec"),

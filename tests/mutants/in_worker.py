@@ -100,14 +100,6 @@ MUTANTS = (
         (f"{_TRIED_AGAIN}[timeout]",),
     ),
     Mutant(
-        "reason-of-the-class-only",
-        "A reason that an error's code names is not the dead letter's",
-        "postgres/verbs.py",
-        "return given if given in machine.contract.dead_letters.reasons else verdict.reason",
-        "return verdict.reason",
-        (f"{_TOGETHER}[a reason that the error's code names]",),
-    ),
-    Mutant(
         "arguments-checked-after-the-start",
         "A job whose payload cannot be read is running before it is set aside",
         "worker/life.py",

@@ -243,7 +243,7 @@ def tell(batch: Batch, machine: Machine, failed: Sequence[Failure], max_bytes: i
 def _reason(machine: Machine, verdict: Verdict, fact: Mapping[str, Any]) -> str | None:
     """Why an error sets a job aside: its own code where that is one of the contract's reasons, else the verdict's."""
     given = fact.get("code")
-    return given if given in machine.contract.dead_letters.reasons else verdict.reason
+    return given if verdict.reason and given in machine.contract.dead_letters.reasons else verdict.reason
 
 
 def transition(machine: Machine, ids: Sequence[int], to: str, reason: str | None, actor: str) -> Plan[list[Outcome]]:
