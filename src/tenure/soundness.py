@@ -289,7 +289,7 @@ def _verdicts(contract: Contract) -> Iterable[str]:
     possible = rules[contract.retryable.rule]
     given = contract.retryable.classes
     # The first class that leads there.
-    named = {verdict.trigger: f"class {name}" for name, verdict in reversed(given.items())}
+    named = {verdict.trigger: f"class {name}" for name, verdict in reversed([*given.items()])}
     for name, verdict in given.items():
         if verdict.trigger not in ("retry", "fatal", "dead_letter"):
             yield f"retryable: class {name} leads to {verdict.trigger}, which is no answer to an error"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import psycopg
 import pytest
@@ -28,7 +29,7 @@ from tests.harness import Harness
 Way = Callable[[Store, Harness], Awaitable[int]]
 
 
-async def _operator(store: Store, db: Harness, standing: str) -> int:
+async def _operator(standing: str, store: Store, db: Harness) -> int:
     job_id = await make(store)
     if standing != "queued":
         await (assigned if standing == "assigned" else running)(store)
@@ -36,7 +37,7 @@ async def _operator(store: Store, db: Harness, standing: str) -> int:
     return job_id
 
 
-async def _transition(store: Store, db: Harness, standing: str) -> int:
+async def _transition(standing: str, store: Store, db: Harness) -> int:
     job_id = await make(store)
     if standing != "queued":
         await (assigned if standing == "assigned" else running)(store)
@@ -103,15 +104,11 @@ async def _lost_with_effects(store: Store, db: Harness) -> int:
 #: Every way to dead_lettered → (how, reason code, stage).
 WAYS: dict[str, tuple[Way, str, str]] = {
     **{
-        f"an operator, from {standing}": (
-            lambda store, db, standing=standing: _operator(store, db, standing), "policy_violation", "fetch",
-        )
+        f"an operator, from {standing}": (partial(_operator, standing), "policy_violation", "fetch")
         for standing in ("queued", "assigned", "running")
     },
     **{
-        f"a request for the state, from {standing}": (
-            lambda store, db, standing=standing: _transition(store, db, standing), "policy_violation", "exec",
-        )
+        f"a request for the state, from {standing}": (partial(_transition, standing), "policy_violation", "exec")
         for standing in ("queued", "assigned", "running")
     },
     "input that is invalid": (lambda s, d: _fail(s, d, INVALID), "validation_failed", "input"),

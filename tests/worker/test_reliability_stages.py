@@ -23,7 +23,7 @@ from tests.worker.working import until, working
 FIVE: tuple[Stage, ...] = ("fetch", "input", "exec", "output", "commit")
 
 
-async def ended(app: App, db: Harness, *tickets: tenure.Ticket) -> list[dict[str, Any]]:
+async def ended(app: App, db: Harness, *tickets: tenure.Ticket[Any]) -> list[dict[str, Any]]:
     """The dead letters of these jobs, once a worker has ended them all."""
     async with working(app):
         await until(lambda: all(db.row(ticket.id)["role"] == "done" for ticket in tickets), 60)
