@@ -235,10 +235,10 @@ def _changed(contract: Contract, change: Callable[[dict[str, Any]], Any]) -> Con
 
 
 def _paused(contract: Contract) -> Contract:
-    """Another state with ways in and out, another event key and another event: all of it additive."""
+    """Another state with ways in and out, an optional event key and another event: all of it additive."""
     states = {**contract.states, "paused": ("waiting",)}
     more = paths(states, ("hand_back", "running > paused"), ("promote", "paused > queued", {"due": "now"}))
-    events = [replace(event, keys={**event.keys, "when": "ts_text"}) for event in contract.events]
+    events = [replace(event, keys={**event.keys, "when": "ts_text"}, optional=("when",)) for event in contract.events]
     events.append(Event("resumed", ("promote",), {"ts": "ts_text"}))
     return replace(contract, version="2", states=states, paths=(*contract.paths, *more), events=tuple(events))
 
@@ -272,6 +272,29 @@ REMOVALS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     ),
     "the meaning of a key": (
         lambda d: d["events"][0]["keys"].update(attempt="claims"), ["event job_claimed on claim lost or renamed a key"],
+    ),
+    "a new key that every event must have": (
+        lambda d: d["events"][0]["keys"].update(when="ts_text"),
+        ["event job_claimed on claim requires the new key when; declare it optional"],
+    ),
+    "the presence of a key": (
+        lambda d: d["events"][0].update(optional=["reason"]),
+        ["event job_claimed on claim may leave out the key reason now"],
+    ),
+    "the name of a key": (
+        lambda d: d["events"][0]["keys"].update(cause=d["events"][0]["keys"].pop("reason")),
+        ["event job_claimed on claim lost or renamed a key",
+         "event job_claimed on claim requires the new key cause; declare it optional"],
+    ),
+    "the name of the limit": (
+        lambda d: d["budget"].update(name="tries"), ["the name of the limit changed from max_attempts to tries"],
+    ),
+    "a stage": (lambda d: d["dead_letters"]["stages"].remove("fetch"), ["dead letter stage fetch is gone"]),
+    "what a request may do": (
+        lambda d: d["closed_to_requests"].append("cancel"), ["no request may cancel any more"],
+    ),
+    "a second person for a discard": (
+        lambda d: d["dead_letters"].update(reviewers=2), ["how many people a discard needs changed from 0 to 2"],
     ),
     "a source of a path": (
         lambda d: d["paths"][9]["sources"].remove("queued"), ["path cancel from queued is gone"],

@@ -11,11 +11,13 @@ __all__ = (
     "Cancel",
     "Context",
     "Contract",
+    "DependencyUnavailable",
     "Job",
     "JobFailed",
     "LeaseConflictError",
     "Middleware",
     "PermanentError",
+    "PolicyViolation",
     "Settings",
     "Snooze",
     "Task",
@@ -33,11 +35,13 @@ _HOMES: dict[str, str] = {
     "Cancel": "tenure.directive",
     "Context": "tenure.context",
     "Contract": "tenure.contract",
+    "DependencyUnavailable": "tenure.errors",
     "Job": "tenure.job",
     "JobFailed": "tenure.errors",
     "LeaseConflictError": "tenure.errors",
     "Middleware": "tenure.middleware",
     "PermanentError": "tenure.errors",
+    "PolicyViolation": "tenure.errors",
     "Settings": "tenure.settings",
     "Snooze": "tenure.directive",
     "Task": "tenure.task",
@@ -53,9 +57,11 @@ if TYPE_CHECKING:
     from tenure.contract import Contract as Contract
     from tenure.directive import Cancel as Cancel
     from tenure.directive import Snooze as Snooze
+    from tenure.errors import DependencyUnavailable as DependencyUnavailable
     from tenure.errors import JobFailed as JobFailed
     from tenure.errors import LeaseConflictError as LeaseConflictError
     from tenure.errors import PermanentError as PermanentError
+    from tenure.errors import PolicyViolation as PolicyViolation
     from tenure.errors import TenureError as TenureError
     from tenure.errors import TransientError as TransientError
     from tenure.errors import ValidationError as ValidationError

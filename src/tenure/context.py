@@ -11,13 +11,17 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar, cast, overload
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 from tenure.errors import BadInput
-from tenure.job import Job
+from tenure.job import STAGES, Job, Stage
 
 T = TypeVar("T")
+
+#: The attribute of an exception that says in which execution it was raised, and at which stage of it.
+_RAISED_AT: Final = "_tenure_stage"
 
 #: The context of the handler that is running here, so that what it enqueues carries its trace on.
 current: ContextVar[Context | None] = ContextVar("tenure_context", default=None)
@@ -38,11 +42,14 @@ class Port(Protocol):
     async def effect(self, node: str, result: Any) -> Any:
         """Record a node's effect; what is on record for it."""
 
+    def at_stage(self, name: str | None) -> None:
+        """The handler is at this stage from now on; None: at none that it names."""
+
 
 class Context:
     """The job that a handler runs: what is known of it, and what may be said about it."""
 
-    __slots__ = ("_cancelled", "_had", "_loop", "_port", "job", "last_checkpoint")
+    __slots__ = ("_cancelled", "_had", "_loop", "_port", "_stages", "job", "last_checkpoint")
 
     def __init__(self, job: Job, port: Port, loop: asyncio.AbstractEventLoop) -> None:
         self.job = job
@@ -52,6 +59,8 @@ class Context:
         self._loop = loop
         self._cancelled = False
         self._had: dict[str, Any] | None = None
+        #: The open blocks of `stage`, innermost last.
+        self._stages: list[str] = []
 
     @property
     def attempt(self) -> int:
@@ -89,6 +98,15 @@ class Context:
         if len(self.trace_id) == 32 and not set(self.trace_id) - set("0123456789abcdef"):
             headers["traceparent"] = f"00-{self.trace_id}-{self.job.id % 2**64:016x}-01"
         return headers
+
+    def stage(self, name: Stage) -> StageBlock:
+        """`with ctx.stage("fetch"):`, in async handlers too: a failure inside the block is recorded with that stage.
+
+        Of nested blocks the innermost counts. Refuses a name that is not fetch, input, exec, output or commit.
+        """
+        if name not in STAGES:
+            raise BadInput(f"a stage is one of {', '.join(STAGES)}, not {name!r}. Next: use one of these")
+        return StageBlock(self, name)
 
     async def progress(self, value: Any) -> None:
         """Show how far the work is; anything JSON."""
@@ -148,6 +166,51 @@ class Context:
             return asyncio.run_coroutine_threadsafe(said, self._loop).result()
         said.close()
         raise BadInput("an async handler waits with await: use the form without _sync, as in `await ctx.progress(…)`")
+
+
+class StageBlock:
+    """The block of `with ctx.stage(name):`."""
+
+    __slots__ = ("_ctx", "_name")
+
+    def __init__(self, ctx: Context, name: str) -> None:
+        self._ctx = ctx
+        self._name = name
+
+    def __enter__(self) -> None:
+        """The stage begins."""
+        self._ctx._stages.append(self._name)
+        self._ctx._port.at_stage(self._name)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """The stage ends; an error that leaves it keeps its name."""
+        open_blocks = self._ctx._stages
+        del open_blocks[len(open_blocks) - 1 - open_blocks[::-1].index(self._name)]
+        self._ctx._port.at_stage(open_blocks[-1] if open_blocks else None)
+        if error is not None:
+            raised_at(self._ctx, error, self._name)
+
+
+def raised_at(ctx: Context, error: BaseException, stage: str) -> None:
+    """Note on an error at which stage of this execution it was raised; the first note stands."""
+    if stage_of(ctx, error) is None:
+        setattr(error, _RAISED_AT, (ctx.job.id, ctx.attempt, stage))
+
+
+def stage_of(ctx: Context, error: BaseException) -> str | None:
+    """At which stage of this execution an error was raised, or its cause, or one of its group; None: at none named."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        job_id, attempt, stage = getattr(each, _RAISED_AT, (None, None, None))
+        if (job_id, attempt) == (ctx.job.id, ctx.attempt):  # one exception object may be raised in several jobs
+            return cast("str", stage)
+        waiting += [each.__cause__] if each.__cause__ is not None else []
+        waiting += reversed(each.exceptions) if isinstance(each, BaseExceptionGroup) else []
+    return None
 
 
 def recorded(result_json: str | None) -> Any:

@@ -179,6 +179,8 @@ class Event:
     on: tuple[str, ...]
     #: key in the payload → field of the log row (`fields.py` in the postgres room says how each is read).
     keys: Mapping[str, str]
+    #: Keys that are left out where the log row has no value for them. A later version may add only such keys.
+    optional: tuple[str, ...] = ()
     #: The payload is verbose: it is forgotten after its time to live, and the event stays.
     fades: bool = False
 
@@ -213,7 +215,7 @@ class Contract:
     events: tuple[Event, ...] = ()
     #: Facts that are log rows without being hops (heartbeat, cancel_requested, …).
     facts: tuple[str, ...] = ()
-    #: Log rows carry type, correlation and trace ids of their own, and are indexed by them.
+    #: Log rows carry type, reason, correlation and trace ids of their own, and are indexed by type and correlation.
     indexed_log: bool = False
     dead_letters: DeadLetters = DeadLetters()
     cancel_modes: tuple[str, ...] = ()
@@ -295,8 +297,12 @@ class Contract:
         return replace(self, lease=lease, budget=budget, backoff=backoff)
 
     def describe(self) -> dict[str, Any]:
-        """The whole declaration as JSON values."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+        """The whole declaration as JSON values; what an older release cannot know is left out where it says nothing."""
+        declared: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        for event in declared["events"]:
+            if not event["optional"]:
+                del event["optional"]
+        return declared
 
     def machine(self) -> dict[str, Any]:
         """What registration freezes: everything but the numbers that settings may change."""

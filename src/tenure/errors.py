@@ -28,7 +28,10 @@
     ├── JobFailed                       the job whose result was waited for did not end well
     └── TaskError                       raised by handlers to say what kind of failure it was
         ├── TransientError              try again
+        │   ├── DependencyUnavailable   another service that the job needs did not answer
+        │   └── InfrastructureFailure   the machine or process that ran the job failed
         ├── PermanentError              do not
+        │   └── PolicyViolation         a rule forbids the job
         └── ValidationError             the input was wrong, so do not
 
 Each class has a `code` for machines; a message says what happened and what to do next. What a dispatcher tells of is
@@ -269,10 +272,28 @@ class TransientError(TaskError):
     code = "E-TRANSIENT"
 
 
+class DependencyUnavailable(TransientError):
+    """Another service that the job needs did not answer: retry while the budget lasts."""
+
+    code = "E-DEPENDENCY"
+
+
+class InfrastructureFailure(TransientError):
+    """The machine or the process that ran the job failed: retry while the budget lasts."""
+
+    code = "E-INFRASTRUCTURE"
+
+
 class PermanentError(TaskError):
     """It will not work next time either: end the job now."""
 
     code = "E-PERMANENT"
+
+
+class PolicyViolation(PermanentError):
+    """A rule forbids the job: end it now, set aside where the contract does that."""
+
+    code = "E-POLICY"
 
 
 class ValidationError(TaskError):

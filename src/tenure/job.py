@@ -8,15 +8,28 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
-from tenure.errors import PermanentError, TransientError, ValidationError
+from tenure.errors import (
+    DependencyUnavailable,
+    InfrastructureFailure,
+    PermanentError,
+    PolicyViolation,
+    TransientError,
+    ValidationError,
+)
 
 #: What PostgreSQL wrote needs no search for blanks around it.
 _decoded: Final = json.JSONDecoder().raw_decode
 #: What a handler raises to say whether to try again.
-_KINDS: Final = (ValidationError, PermanentError, TransientError)
+_KINDS: Final = (
+    ValidationError, PolicyViolation, PermanentError, DependencyUnavailable, InfrastructureFailure, TransientError,
+)  # fmt: skip
+
+#: The stages of a run, of which a failure may name one.
+Stage = Literal["fetch", "input", "exec", "output", "commit"]
+STAGES: Final[tuple[str, ...]] = get_args(Stage)
 
 
 class Job(NamedTuple):
@@ -155,7 +168,7 @@ class Failure:
             type=own if kind is None else kind.__name__,
             code=code if isinstance(code, str) else None,
             stack="".join(traceback.format_exception(error)),
-            retryable=None if kind is None else kind is TransientError,
+            retryable=None if kind is None else issubclass(kind, TransientError),
         )
 
     def facts(self) -> Mapping[str, Any]:

@@ -234,6 +234,9 @@ def _projections(contract: Contract) -> Iterable[str]:
         for key, field in event.keys.items():
             if field not in FIELDS["events"]:
                 yield f"event {event.name}: key {key} names the unknown field {field}"
+        for key in event.optional:
+            if key not in event.keys:
+                yield f"event {event.name}: {key} is optional, but is none of its keys"
     for name, count in Counted(view.name for view in contract.views).items():
         if count > 1:
             yield f"view {name}: declared {count} times"
@@ -285,7 +288,8 @@ def _verdicts(contract: Contract) -> Iterable[str]:
         return
     possible = rules[contract.retryable.rule]
     given = contract.retryable.classes
-    named = {verdict.trigger: f"class {name}" for name, verdict in given.items()}
+    # The first class that leads there.
+    named = {verdict.trigger: f"class {name}" for name, verdict in reversed([*given.items()])}
     for name, verdict in given.items():
         if verdict.trigger not in ("retry", "fatal", "dead_letter"):
             yield f"retryable: class {name} leads to {verdict.trigger}, which is no answer to an error"

@@ -41,7 +41,7 @@ def from_description(declared: Mapping[str, Any]) -> Contract:
             "lease": Lease(**lease),
             "retryable": Retryable(**retryable),
             "views": tuple(View(**view) for view in value["views"]),
-            "events": tuple(Event(**_tuples(event, "on")) for event in value["events"]),
+            "events": tuple(Event(**_tuples(event, "on", "optional")) for event in value["events"]),
             "facts": tuple(value["facts"]),
             "dead_letters": DeadLetters(**_tuples(value["dead_letters"], "reasons", "stages")),
             "cancel_modes": tuple(value["cancel_modes"]),
@@ -77,17 +77,23 @@ def differences(old: Contract, new: Contract) -> Iterable[str]:
         ("what an expired lease may still do", old.lease.after_expiry, new.lease.after_expiry),
         ("whether missed beats orphan", old.lease.heartbeat is None, new.lease.heartbeat is None),
         ("how dead letters are written", old.dead_letters.mode, new.dead_letters.mode),
+        ("the name of the limit", old.budget.name, new.budget.name),
+        ("how many people a discard needs", old.dead_letters.reviewers, new.dead_letters.reviewers),
     ):
         if before != after:
             yield f"{what} changed from {before} to {after}"
     if new.path("reclaim") and not old.path("reclaim"):
         yield "expired jobs are reclaimed in place now"
-    for mode in old.cancel_modes:
-        if mode not in new.cancel_modes:
-            yield f"cancel mode {mode} is gone"
-    for reason in old.dead_letters.reasons:
-        if reason not in new.dead_letters.reasons:
-            yield f"dead letter reason {reason} is gone"
+    for what, had, has in (
+        ("cancel mode", old.cancel_modes, new.cancel_modes),
+        ("dead letter reason", old.dead_letters.reasons, new.dead_letters.reasons),
+        ("dead letter stage", old.dead_letters.stages, new.dead_letters.stages),
+        ("fact", old.facts, new.facts),
+    ):
+        yield from (f"{what} {each} is gone" for each in had if each not in has)
+    for trigger in new.closed_to_requests:
+        if trigger not in old.closed_to_requests and old.path(trigger) is not None:
+            yield f"no request may {trigger} any more"
     yield from _lost_views(old, new)
     for path in old.paths:
         for source in path.sources:
@@ -96,14 +102,26 @@ def differences(old: Contract, new: Contract) -> Iterable[str]:
                 yield f"path {path.trigger} from {source} is gone"
             elif (now.hops, now.due, now.letter) != (path.hops, path.due, path.letter):
                 yield f"path {path.trigger} from {source} changed"
+    yield from _lost_events(old, new)
+
+
+def _lost_events(old: Contract, new: Contract) -> Iterable[str]:
     new_events = {(event.name, on): event for event in new.events for on in event.on}
     for event in old.events:
         for on in event.on:
             successor = new_events.get((event.name, on))
             if successor is None:
                 yield f"event {event.name} on {on} is gone"
-            elif not dict(event.keys).items() <= dict(successor.keys).items():
+                continue
+            if not dict(event.keys).items() <= dict(successor.keys).items():
                 yield f"event {event.name} on {on} lost or renamed a key"
+            # Events that were written before have no such key, so nobody may rely on it.
+            for key in successor.keys:
+                if key not in successor.optional and (key not in event.keys or key in event.optional):
+                    yield f"event {event.name} on {on} requires the new key {key}; declare it optional"
+            for key in event.keys:
+                if key in successor.optional and key not in event.optional:
+                    yield f"event {event.name} on {on} may leave out the key {key} now"
 
 
 def _lost_views(old: Contract, new: Contract) -> Iterable[str]:

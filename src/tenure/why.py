@@ -287,7 +287,7 @@ def _cause(told: _Told) -> Iterator[str]:
     if hop is None:
         yield f"Its log does not say how{_last_failure(job)}."
         return
-    reason = f" ({plain(hop.reason)})" if hop.reason else ""
+    reason = f" ({plain(hop.reason)})" if hop.reason and hop.reason != hop.trigger else ""
     error = failure(told.facts(hop).get("error") or job.last_error)
     if hop.trigger == "succeed":
         took = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 import psycopg
@@ -10,7 +11,7 @@ import pytest
 from tenure.job import Held, Job, NewJob
 from tenure.outcome import Moved
 from tenure.postgres.store import Store
-from tests.contracts.reliability import RELIABILITY, TRANSIENT, events, make, running
+from tests.contracts.reliability import RELIABILITY, TRANSIENT, events, make, running, stores
 from tests.harness import Harness
 from tests.races.sessions import Arena, Session
 
@@ -83,12 +84,27 @@ def test_the_log_is_indexed_by_job_type_and_correlation(db: Harness) -> None:
 
 
 @pytest.mark.req("S2-61")
-async def test_a_thousand_jobs_that_succeed_make_exactly_three_thousand_events(store: Store, db: Harness) -> None:
+async def test_a_thousand_jobs_of_eight_claimers_make_exactly_three_thousand_events(dsn: str, db: Harness) -> None:
     db.spy()
-    await store.enqueue_many([NewJob("load", contract="reliability") for _ in range(1000)])
-    while jobs := await store.claim("reliability", worker="w1", limit=250):
-        await store.start_many([job.held for job in jobs])
-        await store.succeed_many([job.held for job in jobs])
+    all_claimed = asyncio.Barrier(8)
+
+    async def work(store: Store, name: str) -> int:
+        """Claim, start and succeed until nothing is left; nobody goes on before each has its first jobs."""
+        count, waited = 0, False
+        while jobs := await store.claim("reliability", worker=name, limit=20):
+            if not waited:
+                await all_claimed.wait()
+                waited = True
+            await store.start_many([job.held for job in jobs])
+            await store.succeed_many([job.held for job in jobs])
+            count += len(jobs)
+        return count
+
+    async with stores(dsn, 8) as eight:
+        await eight[0].enqueue_many([NewJob("load", contract="reliability") for _ in range(1000)])
+        done = await asyncio.gather(*(work(store, f"w{n}") for n, store in enumerate(eight)))
+    assert sum(done) == 1000
+    assert min(done) >= 20
     counted = db.sql(
         "select type, count(*) as events, count(distinct job_id) as jobs from tenure_reliability.job_events group by 1"
     )

@@ -81,7 +81,7 @@ async def test_the_whole_matrix_of_a_document(store: Store, db: Harness, contrac
             assert db.fingerprint(job_id) == before, (source, target)
 
 
-@pytest.mark.req("S2-17", "S2-13", "S2-23", "S2-09")
+@pytest.mark.req("S2-17")
 async def test_no_request_moves_a_reliability_job_backwards(store: Store, db: Harness) -> None:
     for source, target in (("running", "queued"), ("assigned", "queued"), ("running", "assigned")):
         job_id = await job_in(store, db, "reliability", source)

@@ -124,6 +124,8 @@ def _additions(old: Contract, new: Contract) -> Iterator[str]:
     for what, before, after in (
         ("cancel mode", old.cancel_modes, new.cancel_modes),
         ("dead letter reason", old.dead_letters.reasons, new.dead_letters.reasons),
+        ("dead letter stage", old.dead_letters.stages, new.dead_letters.stages),
+        ("fact", old.facts, new.facts),
         ("column", _columns(old), _columns(new)),
         ("event", _events(old), _events(new)),
     ):
@@ -145,8 +147,8 @@ def _events(contract: Contract) -> Iterable[str]:
 
 #: Parts of which `differences` and `_additions` speak.
 _COMPARED = re.compile(
-    r"(name|version|states|initial|paths|counter|views|events|cancel_modes|invalid_transition)\b"
-    r"|budget\.extra|lease\.after_expiry|lease\.heartbeat\Z|dead_letters\.(mode|reasons)"
+    r"(name|version|states|initial|paths|counter|views|events|cancel_modes|invalid_transition|facts)\b"
+    r"|budget\.(extra|name)|lease\.after_expiry|lease\.heartbeat\Z|dead_letters\.(mode|reasons|stages|reviewers)"
 )
 
 

@@ -66,6 +66,11 @@ RELIABILITY = Contract(
             "TransientError": Verdict("retry"),
             "PermanentError": Verdict("fatal"),
             "ValidationError": Verdict("dead_letter", "validation_failed"),
+            "PolicyViolation": Verdict("dead_letter", "policy_violation"),
+            # These are tried again; when the last attempt ends with one, it is the dead letter's reason.
+            "DependencyUnavailable": Verdict("retry", "dependency_unavailable"),
+            "InfrastructureFailure": Verdict("retry", "infrastructure_failure"),
+            "TimeoutError": Verdict("retry", "timeout"),
         },
     ),
     dead_letters=DeadLetters(

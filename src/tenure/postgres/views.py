@@ -183,11 +183,18 @@ def _event_fields(contract: Contract, event: Event, n: int) -> dict[str, str]:
         "id": EVENT["id"].format(n=literal(f"-{before + 1}" if before else "")),
         "name": literal(event.name),
     }
-    if contract.indexed_log:  # the log row has them itself, and an index on them
-        fields |= {"correlation": "e.correlation_id", "trace": "e.trace_id"}
-    keys = ", ".join(f"{literal(key)}, {fields[field]}" for key, field in event.keys.items())
-    payload = f"jsonb_build_object({keys})"
+    if contract.indexed_log:  # the log row has them itself: shown as stored
+        fields |= {"correlation": "e.correlation_id", "trace": "e.trace_id", "reason": "e.reason"}
+    always = [key for key in event.keys if key not in event.optional]
+    payload = _object(fields, event, always)
+    if event.optional:
+        payload += f" || jsonb_strip_nulls({_object(fields, event, event.optional)})"
     return {**fields, "payload": f"case when e.facts is not null then {payload} end" if event.fades else payload}
+
+
+def _object(fields: Mapping[str, str], event: Event, keys: Iterable[str]) -> str:
+    """These keys of an event with their values."""
+    return f"jsonb_build_object({', '.join(f'{literal(key)}, {fields[event.keys[key]]}' for key in keys)})"
 
 
 def _emitted(contract: Contract, event: Event) -> str:

@@ -2,7 +2,7 @@
 
     worker ──("run", task, job)──────────▶ child        child ──("say", n, verb, values)──▶ worker
            ──("cancel",)─────────────────▶                    ──("ended", verdict)────────▶
-           ──("told", n, ok, value)──────▶
+           ──("told", n, ok, value)──────▶                    ──("stage", name)───────────▶
 
 A child has no connection to the database: what its handlers say goes to the worker, whose lease covers it. When the
 worker is gone the pipe ends, and so does the child, in the middle of whatever it does.
@@ -33,7 +33,7 @@ from typing import Any
 
 from tenure import intake
 from tenure.context import Context
-from tenure.errors import TenureError, TransientError
+from tenure.errors import InfrastructureFailure, TenureError
 from tenure.job import Job
 from tenure.task import CHILD, Task
 from tenure.worker.handle import Verdict, failure_of, handle
@@ -70,15 +70,22 @@ class Child:
         return self._process.pid
 
     async def run(
-        self, home: tuple[str, str], job: Job, say: Callable[[str, tuple[Any, ...]], Awaitable[Any]]
+        self,
+        home: tuple[str, str],
+        job: Job,
+        say: Callable[[str, tuple[Any, ...]], Awaitable[Any]],
+        at_stage: Callable[[str | None], None],
     ) -> Verdict:
-        """Run a job's handler there; `say` is given what the handler says of its job."""
+        """Run a job's handler there; `say` is given what it says of its job, `at_stage` the stages that it names."""
         await asyncio.to_thread(self._send, "run", home, job)  # a large job may have to wait for its reader
         while (message := await self._heard.get()) is not None:
             kind, *rest = message
             if kind == "ended":
                 verdict: Verdict = rest[0]
                 return verdict
+            if kind == "stage":
+                at_stage(rest[0])
+                continue
             number, verb, values = rest
             try:
                 answer = (number, True, await say(verb, json.loads(values)))
@@ -143,7 +150,7 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-class ProcessDied(TransientError):
+class ProcessDied(InfrastructureFailure):
     """The process that ran a handler is gone, and the handler with it."""
 
     code = PROCESS_DIED
@@ -196,12 +203,12 @@ class _Handler:
                     asked.set_exception(value)
 
     async def _verdict(self, home: tuple[str, str], job: Job) -> Verdict:
+        ctx = self._ctx = Context(job, self, asyncio.get_running_loop())
         try:
             task = find(home)
-            ctx = self._ctx = Context(job, self, asyncio.get_running_loop())
             return await handle(task, ctx, task.app.middleware, self._thread)
         except BaseException as error:
-            return failure_of(error)
+            return failure_of(error, ctx)
         finally:
             self._ctx = None
 
@@ -233,6 +240,10 @@ class _Handler:
     async def effect(self, node: str, result: Any) -> Any:
         """As a context says it."""
         return await self._say("effect", node, result)
+
+    def at_stage(self, name: str | None) -> None:
+        """Tell the worker, which speaks for this process when it is killed."""
+        self._send("stage", name)
 
 
 def find(home: tuple[str, str]) -> Task[..., Any]:

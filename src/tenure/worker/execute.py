@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from tenure.context import Context
+from tenure.context import Context, stage_of
 from tenure.contract import Contract
 from tenure.job import Failure, Job
 from tenure.middleware import Middleware
@@ -78,9 +78,9 @@ class Executor:
         except ProcessDied as error:
             if running.why is not None:
                 return None
-            return _too_long(running) if running.is_late else failure_of(error)
+            return _too_long(running) if running.is_late else failure_of(error, stage=running.stage)
         except BaseException as error:  # SystemExit too is only what this handler did
-            return failure_of(error)
+            return failure_of(error, running.ctx)
         finally:
             running.returns()
             if running.is_late or running.was_ended():
@@ -97,10 +97,10 @@ class Executor:
         task = asyncio.current_task()
         assert task is not None
         if running.why is not None or running.is_late:
-            return None if running.why is not None else _too_long(running)
+            return None if running.why is not None else _too_long(running, error)
         if task.cancelling():
             raise error  # the worker itself is being torn down
-        return failure_of(error)
+        return failure_of(error, running.ctx)
 
     async def _elsewhere(self, running: Running, task: Task[..., Any], port: SourcePort) -> Verdict:
         child = self._child()
@@ -109,7 +109,7 @@ class Executor:
         kept = False
         try:
             assert task.home is not None
-            verdict = await child.run(task.home, running.job, partial(_say, port))
+            verdict = await child.run(task.home, running.job, partial(_say, port), port.at_stage)
             kept = len(self._children) < _KEPT_CHILDREN
             return verdict
         finally:
@@ -154,13 +154,20 @@ async def _say(port: SourcePort, verb: str, values: tuple[Any, ...]) -> Any:
 
 def longest(job: Job, otherwise: float) -> float:
     """How long this job's handler may run, in seconds: as its payload says, or else."""
-    payload = job.payload
+    try:
+        payload = job.payload
+    except (ValueError, RecursionError):  # it is refused before it runs
+        return otherwise
     given = payload.get(TIMEOUT) if isinstance(payload, dict) else None
     return float(given) if isinstance(given, (int, float)) and 0 < given <= LONGEST_RUN_S else otherwise
 
 
-def _too_long(running: Running) -> Failure:
-    return Failure(f"ran longer than {running.longest_s:g} s", "TimeoutError", code="TIMEOUT", retryable=True)
+def _too_long(running: Running, error: BaseException | None = None) -> Failure:
+    raised = stage_of(running.ctx, error) if running.ctx is not None and error is not None else None
+    return Failure(
+        f"ran longer than {running.longest_s:g} s", "TimeoutError", code="TIMEOUT", retryable=True,
+        stage=raised or running.stage,
+    )  # fmt: skip
 
 
 def _failed_before(pending: Any) -> Failure:

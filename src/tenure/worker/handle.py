@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tenure.context import Context, current
+from tenure.context import Context, current, raised_at, stage_of
 from tenure.directive import Cancel, Snooze
-from tenure.errors import ValidationError
-from tenure.job import Failure
+from tenure.errors import PermanentError, ValidationError
+from tenure.job import Failure, Job
 from tenure.middleware import Middleware
 from tenure.task import TIMEOUT, Task
 
@@ -39,10 +39,7 @@ async def handle(
     leave_behind: Callable[[Future[Any]], None] = lambda _: None,
 ) -> Done | Snooze | Cancel:
     """Run the handler to its end; what it raised is raised."""
-    payload = ctx.job.payload
-    if isinstance(payload, dict):
-        payload.pop(TIMEOUT, None)
-    args, kwargs = task.signature.arguments(payload)
+    args, kwargs = arguments(task, ctx.job)
     if task.takes_context is not None:
         kwargs[task.takes_context] = ctx
     before = current.set(ctx)
@@ -55,7 +52,27 @@ async def handle(
         current.reset(before)
     if value is None:
         return Done(None)
-    return value if isinstance(value, (Snooze, Cancel)) else Done(task.signature.result(value))
+    if isinstance(value, (Snooze, Cancel)):
+        return value
+    try:
+        return Done(task.signature.result(value))
+    except PermanentError as error:
+        raised_at(ctx, error, "output")
+        raise
+
+
+def arguments(task: Task[..., Any], job: Job) -> tuple[list[Any], dict[str, Any]]:
+    """The call that a job's payload is; raises ValidationError, with `parse_error` where it cannot be read at all."""
+    try:
+        payload = job.payload
+    except (ValueError, RecursionError) as error:  # more digits or levels than Python reads; the database keeps both
+        raise ValidationError(
+            f"the payload of task {job.type!r} cannot be read: {error}. Next: correct it and enqueue it again",
+            reason="parse_error",
+        ) from None
+    if isinstance(payload, dict):
+        payload.pop(TIMEOUT, None)
+    return task.signature.arguments(payload)
 
 
 def _around(
@@ -101,7 +118,9 @@ def _called(call: Callable[[], Any]) -> Any:
         raise RuntimeError("the handler raised StopIteration") from error
 
 
-def failure_of(error: BaseException) -> Failure:
-    """What a handler raised: facts for the contract to judge."""
-    failure = Failure.of(error)
-    return replace(failure, code=error.reason, stage="input") if isinstance(error, ValidationError) else failure
+def failure_of(error: BaseException, ctx: Context | None = None, *, stage: str | None = None) -> Failure:
+    """What a handler raised, with the stage at which it did, or else this one: facts for the contract to judge."""
+    failure = replace(Failure.of(error), stage=stage_of(ctx, error) if ctx is not None else None)
+    if isinstance(error, ValidationError):
+        return replace(failure, code=error.reason, stage=failure.stage or stage or "input")
+    return replace(failure, stage=failure.stage or stage)

@@ -10,7 +10,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from tenure.contract import Contract
-from tenure.errors import Busy, Refused, TenureError
+from tenure.errors import Busy, Refused, TenureError, ValidationError
 from tenure.job import Failure, Job
 from tenure.middleware import Middleware
 from tenure.outcome import Moved
@@ -20,7 +20,7 @@ from tenure.task import LONGEST_RUN_S, Task
 from tenure.worker.execute import MAY_SAY_TIMEOUT, Executor, longest, was_lost
 from tenure.worker.fetch import say_stranger
 from tenure.worker.finish import Finisher
-from tenure.worker.handle import Done, Verdict
+from tenure.worker.handle import Done, Verdict, arguments, failure_of
 from tenure.worker.heart import Heart
 from tenure.worker.relay import Relay
 from tenure.worker.running import Running, Terms
@@ -205,9 +205,24 @@ class Lives:
         if running.task is None:
             return await self._unknown(running)
         if running.job.contract in self._starting:
+            if (unfit := self._unfit(running, running.task)) is not None:
+                return unfit
             await insisting(lambda: self._source.start(running.held))
         alone = running.job.claims > 1 and await self._is_alone(running)
         return await self._executor.run(running, running.task, alone=alone)
+
+    def _unfit(self, running: Running, task: Task[..., Any]) -> Failure | None:
+        """Why a job does not start: its arguments do not fit, and its contract ends it from where it stands."""
+        job, contract = running.job, self._contracts[running.job.contract]
+        if job.pending_json is not None:  # its failure is known; what is left is to undo its effects
+            return None
+        try:
+            arguments(task, job)
+        except ValidationError as error:
+            failure = failure_of(error)
+            verdict = contract.retryable.verdict(failure.facts())
+            return failure if contract.path(verdict.trigger, job.state) is not None else None
+        return None
 
     async def _is_lost(self, running: Running) -> bool:
         """Whether a job that had to wait for a blocked loop longer than its lease is somebody else's by now."""

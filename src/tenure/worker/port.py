@@ -40,6 +40,10 @@ class SourcePort:
         if (await insisting(lambda: self._source.checkpoint(self._running.held, value))).cancel_requested:
             self._running.cancel_requested()
 
+    def at_stage(self, name: str | None) -> None:
+        """Keep the stage, for a handler that is ended from outside."""
+        self._running.stage = name
+
     async def effects(self) -> Mapping[str, Any]:
         """What was done already; nothing in a first attempt, which need not ask."""
         job = self._running.job

@@ -37,8 +37,8 @@ class Running:
 
     __slots__ = (
         "answer_lost", "ask_to_stop", "asked", "began", "context", "ctx", "expires", "held", "interrupt", "is_ended",
-        "is_handling", "is_late", "is_waiting", "job", "longest_s", "next_beat", "runner", "task", "terms", "timer",
-        "until", "why",
+        "is_handling", "is_late", "is_waiting", "job", "longest_s", "next_beat", "runner", "stage", "task", "terms",
+        "timer", "until", "why",
     )  # fmt: skip
 
     def __init__(self, job: Job, terms: Terms, asked: float, longest_s: float) -> None:
@@ -56,6 +56,8 @@ class Running:
         #: The asyncio task in which it lives.
         self.runner: asyncio.Task[None] | None = None
         self.ctx: Context | None = None
+        #: The stage that its handler has named, while it is in that block.
+        self.stage: str | None = None
         #: What its handler left behind, for those who hear of its end.
         self.context: contextvars.Context | None = None
         #: Set while a handler runs: ends it as well as it can be ended.

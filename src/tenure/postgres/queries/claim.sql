@@ -144,11 +144,11 @@ moved as (
 ),
 logged as (
     insert into tenure.event (job_id, ts, seq, claims, counter, max_attempts, contract, trigger, from_state, to_state,
-                              actor, type, correlation_id, trace_id)
+                              actor, reason, type, correlation_id, trace_id)
     select id, updated_at, seq, claims, counter, max_attempts, :contract::text, trigger, source, state,
            --alone: :owner::text,
            --shared: lease_owner,
-           event_type,
+           case when event_type is not null then trigger end, event_type,
            case when event_type is not null then coalesce(correlation_id, md5((select by from made) || ':' || 'correlation:' || id)) end,
            case when event_type is not null then coalesce(trace_id, md5((select by from made) || ':' || 'trace:' || id)) end
     from moved

@@ -68,9 +68,10 @@ told as materialized (
                --taking: owner,
                lease_owner, 'unknown'
            ) as actor,
-           coalesce(reason, case when :verb::text = 'expire' then
-               case when expired then 'lease_expired' else 'orphaned' end
-           end) as why,
+           -- A failure's reason is that of its dead letter; a retry writes none.
+           coalesce(case when not (:verb::text = 'fail' and aim = 'retry') then reason end,
+                    case when :verb::text = 'expire' then case when expired then 'lease_expired' else 'orphaned' end end,
+                    case when path.type is not null then aim end) as why,
            case path.due
                when 'backoff' then tenure.backoff_ms(
                    id, claims, raises, coalesce(((select by_type from own) -> aimed.type ->> 0)::bigint, :base_ms::bigint),

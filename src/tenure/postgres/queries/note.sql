@@ -78,7 +78,8 @@ logged as (
     insert into tenure.event (job_id, ts, seq, hop, claims, counter, max_attempts, contract, trigger, from_state, to_state,
                               actor, reason, facts, type, correlation_id, trace_id, request_key, request_hash, answer)
     select id, ts + (k - 1) * interval '1 microsecond', last_seq - cardinality(facts) + k, false, claims, counter,
-           max_attempts, :contract::text, facts[k], state, state, actor, :reason::text,
+           max_attempts, :contract::text, facts[k], state, state, actor,
+           coalesce(:reason::text, case when type is not null then facts[k] end),
            case when :verb::text = 'heartbeat' then jsonb_build_object('lease_expires_at', tenure.iso(expires)) end, type,
            case when type is not null then coalesce(correlation_id, md5((select by from made) || ':' || 'correlation:' || id)) end,
            case when type is not null then coalesce(trace_id, md5((select by from made) || ':' || 'trace:' || id)) end,
