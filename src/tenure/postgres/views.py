@@ -94,7 +94,8 @@ EVENT: Mapping[str, str] = {
     "due": "e.facts ->> 'due_at'",
     "correlation": _of_job("correlation"),
     "trace": _of_job("trace"),
-    "cause": "case when e.seq > 1 then e.job_id || '-' || lpad((e.seq - 1)::text, 6, '0') end",
+    "cause": "(select p.job_id || '-' || lpad(p.seq::text, 6, '0') from tenure.event p "
+    "where p.job_id = e.job_id and p.seq < e.seq and {shown} order by p.seq desc limit 1)",
     "version": "1",
 }
 
@@ -185,12 +186,17 @@ def _event_fields(contract: Contract, event: Event, n: int) -> dict[str, str]:
     }
     if contract.indexed_log:  # the log row has them itself, and an index on them
         fields |= {"correlation": "e.correlation_id", "trace": "e.trace_id"}
+        shown = "p.type is not null"
+    else:
+        shown = f"({' or '.join(_emitted(contract, other, 'p') for other in contract.events)})"
+    # Log rows that show as no event are nobody's cause.
+    fields["cause"] = EVENT["cause"].format(shown=shown)
     keys = ", ".join(f"{literal(key)}, {fields[field]}" for key, field in event.keys.items())
     payload = f"jsonb_build_object({keys})"
     return {**fields, "payload": f"case when e.facts is not null then {payload} end" if event.fades else payload}
 
 
-def _emitted(contract: Contract, event: Event) -> str:
+def _emitted(contract: Contract, event: Event, row: str = "e") -> str:
     """Which log rows show as this event: a trigger means its ordinary path, `trigger>state` the one chosen by type."""
     conditions = []
     for on in event.on:
@@ -201,13 +207,13 @@ def _emitted(contract: Contract, event: Event) -> str:
             if path.trigger == trigger and path.choice == (choice or None)
             for hop in path.hops
         ]
-        condition = f"e.trigger = {literal(trigger)}"
+        condition = f"{row}.trigger = {literal(trigger)}"
         if reached:
-            condition += f" and e.to_state in ({', '.join(map(literal, dict.fromkeys(reached)))})"
+            condition += f" and {row}.to_state in ({', '.join(map(literal, dict.fromkeys(reached)))})"
         conditions.append(f"({condition})")
     shown = f"({' or '.join(conditions)})"
     if contract.indexed_log:
-        shown = f"e.correlation_id is not null and e.type = {literal(event.name)} and {shown}"
+        shown = f"{row}.correlation_id is not null and {row}.type = {literal(event.name)} and {shown}"
     return shown
 
 
