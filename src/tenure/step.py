@@ -240,8 +240,9 @@ def _settle(contract: Contract, job: Standing, action: Action) -> Outcome:
 def _cancel(contract: Contract, job: Standing, action: Action) -> Outcome:
     if contract.path("cancel", job.state) is None:
         return Refused("invalid")
-    undoable = bool(job.effects or job.pending)
-    if action.to == "hard" or not (job.role in HELD or (undoable and job.role in ("ready", "waiting"))):
+    # Soft: a handler that runs is asked to stop, and effects are undone first; anything else is cancelled at once.
+    undone_first = bool(job.effects or job.pending) and job.role in ("ready", "waiting", "leased")
+    if action.to == "hard" or not (job.role == "active" or undone_first):
         return _pull(contract, job, action, "cancel")
     fresh = "cancel_requested" in contract.facts and not job.cancelling
     rows = (_fact(job, "cancel_requested"),) if fresh else ()
