@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tests.mutants import in_contracts, in_model, in_move, in_python, in_queries, in_succeed
+from tests.mutants import in_contracts, in_model, in_move, in_python, in_queries, in_succeed, in_surfaces
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = tuple(
-    mutant for part in (in_move, in_succeed, in_queries, in_contracts, in_python, in_model) for mutant in part.MUTANTS
+    mutant
+    for part in (in_move, in_succeed, in_queries, in_contracts, in_python, in_model, in_surfaces)
+    for mutant in part.MUTANTS
 )
