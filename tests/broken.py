@@ -110,7 +110,14 @@ BROKEN: Mapping[str, tuple[Contract, str, int]] = {
     "no reclaim": (declared(PHASE27, without("reclaim")), "an end", 2),
     "no expire_at_cap": (declared(RELIABILITY, without("expire_at_cap")), "an end", 2),
     "a soft cancel that is lost with its holder": (
-        declared(RELIABILITY, instead("cancel", "queued|assigned > cancelled")), "an end", 4,
+        # In two steps of a handler's work, of which only the first can be cancelled.
+        declared(
+            RELIABILITY,
+            knowing("assigned", "active"),
+            instead("claim", "queued > assigned"),
+            instead("cancel", "queued|assigned > cancelled"),
+        ),
+        "an end", 4,
     ),
     "a compensation that is lost with its holder": (
         declared(

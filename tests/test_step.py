@@ -11,7 +11,8 @@ import pytest
 
 from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
-from tenure.step import HOLDERS_VERBS, Action, Refused, Row, Standing, Stepped, born, in_budget, settle, step
+from tenure.step import Action, Refused, Row, Standing, Stepped, born, in_budget, settle, step
+from tests.actions import action
 
 #: contract → (the words, the states that the log walks through). Each job may run twice; gate_b2's four times.
 LIVES = {
@@ -48,7 +49,8 @@ LIVES = {
         ("claim start fail:fatal", "queued assigned running failed"),
         ("claim start fail:dead_letter", "queued assigned running dead_lettered"),
         ("claim lapse claim lapse claim", "queued assigned queued assigned dead_lettered"),
-        ("claim cancel:soft start fail", "queued assigned running cancelled"),
+        ("claim cancel:soft", "queued assigned cancelled"),
+        ("claim start cancel:soft fail", "queued assigned running cancelled"),
         ("claim dead_letter", "queued assigned dead_lettered"),
     ],
     "simple": [
@@ -79,6 +81,7 @@ REFUSALS = [
     ("standard", "claim cancel:hard succeed", "stale"),
     ("standard", "claim succeed cancel:hard", "finished"),
     ("phase27", "cancel:hard", "invalid"),
+    ("phase27", "claim claim", "invalid"),
     ("phase27", "claim snooze:now", "invalid"),
     ("phase27", "claim lapse claim late:heartbeat", "stale"),
     ("dispatcher", "claim fail to:Queued", "not_due"),
@@ -90,21 +93,17 @@ REFUSALS = [
     ("reliability", "claim start effect:undo fail:fatal succeed", "compensating"),
     ("reliability", "claim start effect:undo fail:fatal effect:undo", "compensating"),
     ("simple", "claim to:FAILED ripen claim to:FAILED", "invalid"),
+    ("reliability", "claim cancel:soft start", "stale"),
     ("gate_b2", "claim fail:fatal to:failed", "invalid"),
+    ("gate_b2", "claim fail:fatal succeed", "invalid"),
+    ("gate_b2", "claim fail:fatal heartbeat", "invalid"),
+    ("gate_b2", "claim fail:fatal effect", "invalid"),
+    ("gate_b2", "claim fail:fatal late:succeed", "stale"),
+    ("gate_b2", "claim fail:fatal settle succeed", "finished"),
+    ("gate_b2", "claim fail:fatal settle late:succeed", "stale"),
+    ("gate_b2", "claim dead_letter succeed", "stale"),
+    ("gate_b2", "claim dead_letter settle succeed", "stale"),
 ]
-
-
-def action(word: str, job: Standing) -> Action:
-    """What a word says: `verb`, `verb:detail`, `late:verb`, or `to:STATE`."""
-    verb, _, detail = word.partition(":")
-    if verb == "late":
-        return Action(detail, job.claims - 1 if job.held else job.claims)
-    proof = job.claims if verb in HOLDERS_VERBS else None
-    if verb == "fail":
-        return Action(verb, proof, verdict=detail or "retry")
-    if verb == "to":
-        return Action("transition", to=detail)
-    return Action(verb, proof, to=detail, flag=detail in ("now", "undo"))
 
 
 def lived(contract: Contract, words: str, job: Standing | None = None) -> tuple[Standing, list[Row]]:
@@ -241,10 +240,24 @@ def test_putting_a_job_off_spends_no_budget() -> None:
     assert (job.claims, job.raises, in_budget(contract, job)) == (4, 2, False)
 
 
-def test_after_a_soft_cancel_only_a_success_still_wins() -> None:
-    for words in ("fail", "snooze:now", "hand_back:now", "cancelled", "lapse reap"):
-        assert lived(BUILT_IN["standard"], f"claim cancel:soft {words}")[0].state == "cancelled"
+@pytest.mark.parametrize("words", ["fail", "snooze:now", "hand_back:now", "cancelled", "lapse reap"])
+def test_after_a_soft_cancel_every_way_back_leads_to_cancelled(words: str) -> None:
+    job, log = lived(BUILT_IN["standard"], f"claim cancel:soft {words}")
+    assert (job.state, log[-1].trigger, log[-1].from_state) == ("cancelled", "cancel", "running")
+
+
+def test_a_success_that_arrives_after_a_soft_cancel_still_wins() -> None:
     assert lived(BUILT_IN["standard"], "claim cancel:soft succeed")[0].state == "succeeded"
+
+
+def test_a_soft_cancel_of_a_job_that_has_not_started_waits_only_for_effects_to_be_undone() -> None:
+    contract = BUILT_IN["reliability"]
+    job, log = lived(contract, "claim cancel:soft")
+    assert (job.state, job.held, log[-1]) == ("cancelled", False, Row("cancel", "assigned", "cancelled", 1, 1))
+    asked, _ = lived(contract, "claim effect:undo cancel:soft")
+    assert (asked.state, asked.held, asked.cancelling) == ("assigned", True, True)
+    ended, log = lived(contract, "cancelled compensated", asked)
+    assert (ended.state, [row.trigger for row in log]) == ("cancelled", ["compensating", "compensated", "cancel"])
 
 
 def test_effects_are_undone_before_a_job_ends_badly() -> None:

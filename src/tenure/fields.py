@@ -77,7 +77,7 @@ _EVENT = {
     "due": "the due time, as JSON shows it",
     "correlation": "the job's correlation id",
     "trace": "the job's trace id",
-    "cause": "the id of the event before, NULL for the first",
+    "cause": "the id of the job's event before, NULL for the first",
     "version": "the version of the event's shape",
 }
 

@@ -74,7 +74,7 @@ class Local:
         return found[0]
 
     async def cancel(self, job_id: int, *, mode: str, reason: str | None, actor: str) -> Moved | Noted:
-        """Cancel a job: hard at once; soft at once too unless it is held, then its holder is asked to stop."""
+        """Cancel a job: hard at once; soft at once too unless it has started, then its holder is asked to stop."""
         return await self.store.cancel(job_id, mode=mode, reason=reason, actor=actor)
 
     async def may_work(self) -> None:

@@ -262,7 +262,7 @@ class AsyncTaskQueue:
     async def cancel_task(
         self, task: Task | int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
     ) -> bool:
-        """Cancel a task: True when it is cancelled now, False when a worker has it and was asked to stop."""
+        """Cancel a task: True when it is cancelled now, False when a worker runs it and was asked to stop."""
         job = await self._job(task)
         answer = await (await self._opened()).cancel(job.id, mode=mode, reason=reason, actor=actor)
         return isinstance(answer, Moved)

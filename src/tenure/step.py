@@ -36,7 +36,7 @@ class Standing:
     counter: int
     claims: int = 0
     raises: int = 0
-    #: Whether somebody's token is on the row (of a finished one: whether a holder finished it).
+    #: Whether somebody's token is on the row; of one that settles or is finished: whether its holder's call led there.
     held: bool = False
     #: Whether the lease has run out, or its holder missed its beats.
     expired: bool = False
@@ -121,6 +121,8 @@ def step(contract: Contract, job: Standing, action: Action) -> Outcome:
         return _finished(job, action)
     if verb in HOLDERS_VERBS and _is_stale(contract, job, action.proof):
         return Refused("stale")
+    if verb in HOLDERS_VERBS and job.role == "settling":
+        return Refused("invalid")  # its own call led here, and nothing that a holder says leads on
     if verb in _SPECIAL:
         return _SPECIAL[verb](contract, job, action)
     return _pull(contract, job, action, verb)
@@ -240,8 +242,9 @@ def _settle(contract: Contract, job: Standing, action: Action) -> Outcome:
 def _cancel(contract: Contract, job: Standing, action: Action) -> Outcome:
     if contract.path("cancel", job.state) is None:
         return Refused("invalid")
-    undoable = bool(job.effects or job.pending)
-    if action.to == "hard" or not (job.role in HELD or (undoable and job.role in ("ready", "waiting"))):
+    # Soft: a handler that runs is asked to stop, and effects are undone first; anything else is cancelled at once.
+    undone_first = bool(job.effects or job.pending) and job.role in ("ready", "waiting", "leased")
+    if action.to == "hard" or not (job.role == "active" or undone_first):
         return _pull(contract, job, action, "cancel")
     fresh = "cancel_requested" in contract.facts and not job.cancelling
     rows = (_fact(job, "cancel_requested"),) if fresh else ()
@@ -301,8 +304,9 @@ def _pull(contract: Contract, job: Standing, action: Action, trigger: str) -> Ou
     moved = _move(contract, job, path)
     if action.verb in ("snooze", "hand_back") and path.due == "given":
         moved = replace(moved, after=replace(moved.after, due=action.flag))
-    if moved.after.role == "done":  # a holder that ended it can be told apart from a stranger afterwards
-        moved = replace(moved, after=replace(moved.after, held=action.verb in HOLDERS_VERBS))
+    if moved.after.role in ("settling", "done"):  # a holder that ended it can be told apart from a stranger afterwards
+        by_holder = action.verb in HOLDERS_VERBS or (job.role == "settling" and job.held)
+        moved = replace(moved, after=replace(moved.after, held=by_holder))
     return moved
 
 

@@ -69,8 +69,13 @@ def test_the_parts_are_listed_with_what_they_show(dev: Any) -> None:
 
 def test_parts_run_by_name_and_other_arguments_go_to_pytest(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
+
+    def run(command: list[str], **_: str) -> int:
+        ran.append(command)
+        return 0
+
     monkeypatch.setattr(dev, "setup", lambda **_: None)
-    monkeypatch.setattr(dev, "run", lambda command, **_: ran.append(command) or 0)
+    monkeypatch.setattr(dev, "run", run)
     assert dev.command_prove(["races", "mutants"]) == 0
     assert [command[-1] for command in ran] == ["tests/races", "tests.mutants.run"]
     assert dev.command_prove(["tests/faults", "-x"]) == 0

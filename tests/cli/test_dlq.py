@@ -106,7 +106,7 @@ async def test_show_says_what_was_set_aside_and_why(store: Store, ask: Asking) -
         r"last error +ValidationError \[BROKEN\]: broken for good$",
         "claims +1, the last by w1$",
         'payload +{"to": "ada"}$',
-        "discard +asked for by ada: a duplicate$",
+        r"discard +asked for by ada at [-0-9]+ [:0-9]+ UTC: a duplicate$",
     ):
         assert re.search(rf"^  {line}", card, re.MULTILINE), f"{line} in:\n{card}"
     assert f"tenure dlq approve {one.id} --person NAME\n" in card
@@ -149,6 +149,23 @@ async def test_a_discard_that_needs_two_is_never_approved_by_the_asker(store: St
     assert await store.letters.show(int(one)) == before
     said = ask.said("dlq", "approve", one, "--person", "Bob")
     assert (said["status"], said["discard_asked_by"], said["discard_approved_by"]) == ("discarded", "Ada", "Bob")
+
+
+@pytest.mark.req("S4-34")
+async def test_show_tells_who_asked_for_a_discard_who_agreed_why_and_when(
+    store: Store, db: Harness, ask: Asking
+) -> None:
+    one = (await letter(store, "gate_b2")).id
+    await store.letters.request_discard(one, person="Ada", reason="spam")
+    await store.letters.approve_discard(one, person="Bob")
+    times = "discard_asked_at = '2026-02-21 08:30:00Z', discard_approved_at = '2026-02-22 09:45:00Z'"
+    db.sql(f"update tenure.dead_letter set {times} where id = %s", one)
+    said = ask.said("dlq", "show", str(one))
+    assert [said[f"discard_{name}"] for name in ("asked_by", "approved_by", "reason")] == ["Ada", "Bob", "spam"]
+    assert said["discard_asked_at"].startswith("2026-02-21T08:30:00")
+    assert said["discard_approved_at"].startswith("2026-02-22T09:45:00")
+    asked, approved = "asked for by Ada at 2026-02-21 08:30:00 UTC", "approved by Bob at 2026-02-22 09:45:00 UTC"
+    assert f"{asked}, {approved}: spam" in ask.text("dlq", "show", str(one))
 
 
 async def test_a_discard_wants_a_reason_and_a_person(store: Store, ask: Asking) -> None:

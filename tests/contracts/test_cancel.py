@@ -100,13 +100,44 @@ async def test_a_hard_cancel_ends_the_job_now_and_its_holder_is_refused(
 
 
 @pytest.mark.req("S2-40")
-async def test_an_assigned_job_is_cancelled_before_it_ever_starts(store: Store, db: Harness) -> None:
-    await store.enqueue(NewJob("t", contract="reliability"))
+@pytest.mark.parametrize("mode", ["soft", "hard"])
+@pytest.mark.parametrize("state", ["queued", "assigned"])
+async def test_a_reliability_job_that_has_not_started_is_cancelled_at_once_and_never_runs(
+    store: Store, db: Harness, state: str, mode: str
+) -> None:
+    made = await store.enqueue(NewJob("t", contract="reliability"))
+    claimed = await store.claim("reliability", worker="w1") if state == "assigned" else []
+    moved = await store.cancel(made.job_id, mode=mode, reason="not needed", actor="ada")
+    assert isinstance(moved, Moved)
+    assert (moved.trigger, moved.from_state, moved.state, moved.role) == ("cancel", state, "cancelled", "done")
+    assert db.hops(made.job_id)[-1] == f"{state}->cancelled"
+    (event,) = db.sql("select * from tenure_reliability.job_events where type = 'job_cancelled'")
+    assert (event["actor"], event["payload"]["from"], event["payload"]["reason"]) == ("ada", state, "not needed")
+    before = db.fingerprint(made.job_id)
+    for job in claimed:
+        for call in (store.start(job.held), store.heartbeat(job.held), store.succeed(job.held)):
+            with pytest.raises(StaleLease):
+                await call
+    assert await store.claim("reliability", worker="w2") == []
+    assert await store.reap("reliability") == []
+    assert db.fingerprint(made.job_id) == before
+    db.log_is_sound(made.job_id)
+
+
+@pytest.mark.req("S2-40", "S2-50")
+async def test_a_soft_cancel_of_an_assigned_job_waits_only_for_effects_that_must_be_undone(
+    store: Store, db: Harness
+) -> None:
+    made = await store.enqueue(NewJob("t", contract="reliability"))
     (job,) = await store.claim("reliability", worker="w1")
-    assert (await store.cancel(job.id, mode="hard", actor="ada")) is not None
-    with pytest.raises(StaleLease):
-        await store.start(job.held)
-    assert db.hops(job.id) == ["queued->assigned", "assigned->cancelled"]
+    await store.effect(job.held, "charge", {"receipt": 1}, compensable=True)
+    asked = await store.cancel(job.id, mode="soft", actor="ada")
+    assert isinstance(asked, Noted)
+    assert (asked.cancel_requested, db.row(job.id)["state"]) == (True, "assigned")
+    assert (await store.cancelled(job.held)).compensate == ("charge",)
+    assert db.row(job.id)["state"] == "assigned"
+    assert (await store.compensated(job.held)).state == "cancelled"
+    assert db.hops(made.job_id) == ["queued->assigned", "assigned->cancelled"]
 
 
 @pytest.mark.req("S0-62", "S4-58")

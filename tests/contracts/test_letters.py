@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 
 import pytest
 
@@ -70,7 +71,7 @@ async def test_of_many_requeues_one_wins(store: Store, db: Harness, contract: st
     assert db.value("select count(*) from tenure.job where origin_letter = %s", letter.id) == 1
 
 
-@pytest.mark.req("S4-32", "S4-34")
+@pytest.mark.req("S4-32")
 @pytest.mark.parametrize("second", ["ada", " Ada ", "ADA", "\uff41\uff44\uff41", "Ada\u00a0"])
 async def test_a_discard_needs_two_people_and_spelling_makes_no_second_one(
     store: Store, db: Harness, second: str
@@ -86,6 +87,49 @@ async def test_a_discard_needs_two_people_and_spelling_makes_no_second_one(
     assert (done.status, done.discard_asked_by, done.discard_approved_by) == ("discarded", "Ada", "Bob")
     assert done.discard_asked_at is not None
     assert db.value("select status from tenure_gate_b2.dlq_items where dlq_id = %s", letter.id) == "discarded"
+
+
+_AUDITED = """
+select status, discard_reason, discard_asked_by, discard_asked_at, discard_approved_by, discard_approved_at, updated_at
+from tenure.dead_letter where id = %s
+"""
+
+
+@pytest.mark.req("S4-34")
+async def test_the_row_of_a_discard_tells_who_asked_and_agreed_why_and_when(store: Store, db: Harness) -> None:
+    def clock() -> datetime:
+        now = db.value("select clock_timestamp()")
+        assert isinstance(now, datetime)
+        return now
+
+    letter = await letter_of(store, "gate_b2")
+    unasked = db.one(_AUDITED, letter.id)
+    assert set(unasked.values()) == {"open", None, unasked["updated_at"]}
+    times = [clock()]
+    await store.letters.request_discard(letter.id, person="Ada", reason="a duplicate")
+    times.append(clock())
+    asked = db.one(_AUDITED, letter.id)
+    assert (asked["status"], asked["discard_approved_by"], asked["discard_approved_at"]) == ("open", None, None)
+    times.append(clock())
+    decided = await store.letters.approve_discard(letter.id, person="Bob")
+    times.append(clock())
+    row = db.one(_AUDITED, letter.id)
+    said = {name: row[name] for name in ("status", "discard_reason", "discard_asked_by", "discard_approved_by")}
+    assert said == {
+        "status": "discarded", "discard_reason": "a duplicate", "discard_asked_by": "Ada", "discard_approved_by": "Bob",
+    }  # fmt: skip
+    assert times[0] < row["discard_asked_at"] < times[1], "when it was asked for"
+    assert times[2] < row["discard_approved_at"] < times[3], "when it was approved"
+    assert row["discard_asked_at"] == asked["discard_asked_at"]
+    assert {name: getattr(decided, name) for name in row} == row, "the store tells what the row has"
+    # What was decided stays as it was decided.
+    codes = [
+        await code_of(store.letters.approve_discard(letter.id, person="Cyd")),
+        await code_of(store.letters.request_discard(letter.id, person="Cyd", reason="me too")),
+        await code_of(store.letters.requeue(letter.id, actor="Cyd")),
+    ]
+    assert codes == ["DLQ_DISCARD_CONFLICT", "DLQ_DISCARD_CONFLICT", "DLQ_REQUEUE_CONFLICT"]
+    assert db.one(_AUDITED, letter.id) == row
 
 
 @pytest.mark.req("S4-33")

@@ -73,6 +73,16 @@ async def test_eight_claims_with_one_key_on_a_hundred_jobs_win_one_job_and_get_e
     assert db.value("select count(*) from tenure_reliability.jobs where status = 'queued'") == 100
 
 
+async def test_a_claim_that_is_repeated_gets_the_job_it_won_and_no_other(store: Store, db: Harness) -> None:
+    await make(store)
+    await make(store)
+    key = uuid4()
+    (first,) = await store.claim("reliability", worker="w1", claim_key=key)
+    (again,) = await store.claim("reliability", worker="w1", claim_key=key)
+    assert (again.id, again.claims, again.lease_token) == (first.id, 1, key)
+    assert db.value("select count(*) from tenure.job where role = 'leased'") == 1
+
+
 async def test_a_claim_key_of_a_finished_job_wins_nothing_more(store: Store, db: Harness) -> None:
     first, second = await make(store), await make(store)
     key = uuid4()

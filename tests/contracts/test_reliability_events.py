@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from uuid import uuid4
 
 import psycopg
@@ -11,7 +12,17 @@ import pytest
 from tenure.job import Held, Job, NewJob
 from tenure.outcome import Moved
 from tenure.postgres.store import Store
-from tests.contracts.reliability import RELIABILITY, TRANSIENT, events, make, running, stores
+from tests.contracts.reliability import (
+    INVALID,
+    PERMANENT,
+    RELIABILITY,
+    TRANSIENT,
+    assigned,
+    events,
+    make,
+    running,
+    stores,
+)
 from tests.harness import Harness
 from tests.races.sessions import Arena, Session
 
@@ -68,6 +79,65 @@ async def test_the_log_takes_no_update_and_no_delete_but_may_forget_a_payload(st
     after = db.log(job_id)
     assert [event["facts"] for event in after] == [None] * 3
     assert [{**event, "facts": None} for event in before] == after
+
+
+NINE = {"id", "job_id", "type", "ts", "actor", "correlation_id", "cause", "payload", "version"}
+
+
+async def every_type(store: Store, db: Harness) -> list[int]:
+    """Jobs whose events have all nine types of the document, and job_requeued; their ids."""
+    succeeded = await make(store)
+    job = await running(store)
+    await store.heartbeat(job.held)
+    db.sql("update tenure.job set lease_expires_at = clock_timestamp() + interval '5 seconds' where id = %s", job.id)
+    assert (await store.heartbeat(job.held)).renewed
+    await store.succeed(job.held)
+    retried = await make(store)
+    await store.fail((await running(store)).held, TRANSIENT)
+    db.due(retried)
+    await store.fail((await running(store)).held, PERMANENT)
+    cancelled = await make(store)
+    await store.cancel((await assigned(store)).id, mode="hard", actor="ada")
+    dead = await make(store)
+    await store.fail((await running(store)).held, INVALID)
+    undone = await make(store)
+    job = await running(store)
+    await store.effect(job.held, "charge", compensable=True)
+    assert (await store.fail(job.held, PERMANENT)).compensate == ("charge",)
+    await store.compensated(job.held)
+    undone_by_the_next = await make(store)
+    job = await running(store)
+    await store.effect(job.held, "charge", compensable=True)
+    await store.fail(job.held, PERMANENT)
+    db.expire(job.id)
+    job = await running(store, "w2")
+    await store.compensated(job.held)
+    return [succeeded, retried, cancelled, dead, undone, undone_by_the_next]
+
+
+@pytest.mark.req("S2-46")
+async def test_every_event_of_every_type_has_nine_fields_and_a_cause_among_the_jobs_earlier_events(
+    store: Store, db: Harness
+) -> None:
+    ids = await every_type(store, db)
+    assert db.value("select count(*) from tenure.event where trigger = 'compensating'") == 2  # log rows, and no events
+    told = {job_id: events(db, job_id) for job_id in ids}
+    rows = [event for each in told.values() for event in each]
+    assert {event["type"] for event in rows} == {event.name for event in RELIABILITY.events}
+    assert len({event["type"] for event in rows}) == 10
+    assert len({event["id"] for event in rows}) == len(rows)
+    for each in told.values():
+        seen: dict[str, datetime] = {}
+        for event in each:
+            assert set(event) >= NINE
+            assert [name for name in NINE - {"cause"} if event[name] is None] == [], event
+            assert (event["cause"] is None) == (not seen), f"only a job's first event has no cause: {event}"
+            assert event["cause"] is None or seen[event["cause"]] < event["ts"]
+            seen[event["id"]] = event["ts"]
+    # What ended the job is caused by what was undone, and that by what came before it: no log row that is no event.
+    *_, started, compensated, failed = told[ids[4]]
+    assert (compensated["type"], compensated["cause"]) == ("job_compensated", started["id"])
+    assert (failed["type"], failed["cause"]) == ("job_failed", compensated["id"])
 
 
 @pytest.mark.req("S2-47")

@@ -69,7 +69,8 @@ async def test_one_who_finds_its_row_locked_is_answered_when_it_is_free(
     def say() -> asyncio.Future[object]:
         nonlocal tries
         tries += 1
-        return asyncio.ensure_future(desk.say("heartbeat", said))
+        said_again: asyncio.Future[object] = asyncio.ensure_future(desk.say("heartbeat", said))
+        return said_again
 
     async with await psycopg.AsyncConnection.connect(dsn) as other:
         await other.execute("select from tenure.job for update")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 import httpx2
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tenure.http import callers
 from tenure.http.lines import Line
 from tenure.postgres.store import Store
+from tests.harness import Harness
 from tests.http.conftest import Caller, new_key, serving
 from tests.http.inventory import World
 from tests.worker.working import until
@@ -99,8 +101,8 @@ def test_a_body_that_a_form_can_send_is_refused_with_a_key_too(dsn: str) -> None
         assert http.get(f"/api/v1/jobs/{job_id}")["state"] == "queued"
 
 
-@pytest.mark.req("S4-32")
-def test_people_decide_and_not_keys(dsn: str) -> None:
+@pytest.mark.req("S4-32", "S4-34")
+def test_people_decide_and_not_keys(dsn: str, db: Harness) -> None:
     names = {"ann": "Ann", "ann again": "Ann", "ann otherwise": " aNN", "ben": "Ben"}
     keys = {name: new_key(dsn, name, "approve", person=person) for name, person in names.items()}
     with serving(dsn, admin_key=ADMIN) as url, calling(url, ADMIN) as admin:
@@ -120,3 +122,8 @@ def test_people_decide_and_not_keys(dsn: str) -> None:
         decides("ben", "approve", {"person": "Ben"}, 200)
         after = admin.get(letter)
         assert (after["status"], after["discard_asked_by"], after["discard_approved_by"]) == ("discarded", "Ann", "Ben")
+        kept = db.one("select discard_asked_at, discard_approved_at, discard_reason from tenure.dead_letter")
+        assert kept["discard_asked_at"] < kept["discard_approved_at"]
+        assert after["discard_reason"] == kept["discard_reason"] == "a test"
+        for moment in ("discard_asked_at", "discard_approved_at"):
+            assert datetime.fromisoformat(after[moment]) == kept[moment]

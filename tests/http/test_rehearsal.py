@@ -117,25 +117,3 @@ def test_a_job_that_a_worker_holds_is_taken_from_it_by_a_run(http: Caller) -> No
     (claim,) = http.claimed("gate_b2")
     assert run(http, job_id)["final_status"] == "succeeded"
     http.refused(f"/api/v1/jobs/{job_id}/succeed", proof(claim), 409, "WF_STATE_TRANSITION_INVALID")
-
-
-@pytest.mark.req("S4-55")
-def test_refusals_have_the_codes_and_statuses_of_document_004s_neighbours(http: Caller) -> None:
-    job_id = http.enqueued("gate_b2", idempotency_key="k")
-    http.refused(
-        "/api/v1/jobs", {"type": "other", "contract": "gate_b2", "idempotency_key": "k"}, 409, "IDEMPOTENCY_CONFLICT"
-    )
-    http.refused(f"/api/v1/jobs/{job_id}/cancel", {}, 409, "WF_STATE_TRANSITION_INVALID")
-    http.refused("/api/v1/jobs/999999/cancel", {}, 404, "JOB_NOT_FOUND")
-    http.post(f"/api/v1/internal/jobs/{job_id}/run?force_fail=true")
-    (item,) = http.get("/api/v1/dlq/items", contract="gate_b2")["items"]
-    path = f"/api/v1/dlq/items/{item['dlq_id']}"
-    http.refused(f"{path}/approve", {"person": "Ada"}, 409, "APPROVAL_REQUIRED")
-    http.post(f"{path}/discard", {"reason": "a test", "person": "Ada"})
-    http.refused(f"{path}/approve", {"person": " ada "}, 409, "APPROVAL_REQUIRED")
-    again = http.post(f"{path}/requeue")
-    assert (again["dlq_id"], again["status"]) == (item["dlq_id"], "queued")
-    assert http.get(f"/api/v1/jobs/{again['job_id']}")["origin_letter"] == item["dlq_id"]
-    http.refused(f"{path}/requeue", None, 409, "DLQ_REQUEUE_CONFLICT")
-    http.refused(f"{path}/discard", {"reason": "late", "person": "Bob"}, 409, "DLQ_DISCARD_CONFLICT")
-    http.refused("/api/v1/dlq/items/999999/requeue", None, 404, "DLQ_ITEM_NOT_FOUND")

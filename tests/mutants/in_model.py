@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_LIFE = "test_step.py::test_a_life_goes_through_its_contracts_states"
+_WRITTEN = "proof/test_written_histories.py::test_postgresql_follows_the_model_through_a_written_history"
+
 MUTANTS = (
     Mutant(
         "model-without-a-fence",
@@ -11,7 +14,10 @@ MUTANTS = (
         "step.py",
         "return not job.held or proof != job.claims or forfeited",
         "return not job.held or forfeited",
-        ("test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",),
+        (
+            "test_step.py::test_what_may_not_be_is_refused[standard-claim lapse reap claim late:succeed-stale]",
+            "test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",
+        ),
     ),
     Mutant(
         "model-takes-live-leases",
@@ -19,7 +25,10 @@ MUTANTS = (
         "step.py",
         'if trigger == "reclaim" and (not job.expired or not in_budget(contract, job) or job.cancelling):',
         'if trigger == "reclaim" and (not in_budget(contract, job) or job.cancelling):',
-        ("test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",),
+        (
+            "test_step.py::test_what_may_not_be_is_refused[phase27-claim claim-invalid]",
+            "test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",
+        ),
     ),
     Mutant(
         "model-retries-for-ever",
@@ -27,7 +36,10 @@ MUTANTS = (
         "step.py",
         'elif trigger == "retry" and not in_budget(contract, job):',
         "elif False:",
-        ("test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",),
+        (
+            f"{_LIFE}[standard-claim fail ripen claim fail-queued running queued running dead]",
+            "test_explore.py::test_every_promise_holds_in_every_reachable_history[phase27]",
+        ),
     ),
     Mutant(
         "fold-takes-any-row",
@@ -35,7 +47,10 @@ MUTANTS = (
         "fold.py",
         "if rows[at] != told:",
         "if rows[at].to_state != told.to_state:",
-        ("test_fold.py::test_a_log_with_one_wrong_word_or_number_is_found_at_that_row",),
+        (
+            "test_fold.py::test_a_counter_that_is_off_by_one_is_named",
+            "test_fold.py::test_a_log_with_one_wrong_word_or_number_is_found_at_that_row",
+        ),
     ),
     Mutant(
         "fold-ends-anywhere",
@@ -67,7 +82,32 @@ MUTANTS = (
         "step.py",
         '    if job.cancelling:\n        return "cancel"\n    return "expire" if in_budget',
         '    return "expire" if in_budget',
-        ("proof/test_random_calls.py::test_postgresql_does_what_the_model_does[standard-size0]",),
+        (
+            "test_step.py::test_after_a_soft_cancel_every_way_back_leads_to_cancelled[lapse reap]",
+            f"{_WRITTEN}[a soft-cancelled job that is lost is cancelled]",
+        ),
+    ),
+    Mutant(
+        "model-asks-an-assigned-job",
+        "In the model a soft cancel of a job that has not started is a request to its holder",
+        "step.py",
+        'if action.to == "hard" or not (job.role == "active" or undone_first):',
+        'if action.to == "hard" or not (job.role in HELD or undone_first):',
+        (
+            "test_step.py::test_a_soft_cancel_of_a_job_that_has_not_started_waits_only_for_effects_to_be_undone",
+            f"{_WRITTEN}[an assigned job is cancelled at once]",
+        ),
+    ),
+    Mutant(
+        "model-forgets-the-finisher",
+        "In the model nobody knows whose call ended a job that was settled",
+        "step.py",
+        'by_holder = action.verb in HOLDERS_VERBS or (job.role == "settling" and job.held)',
+        "by_holder = action.verb in HOLDERS_VERBS",
+        (
+            "test_step.py::test_what_may_not_be_is_refused[gate_b2-claim fail:fatal settle succeed-finished]",
+            f"{_WRITTEN}[a failed job refuses its last holder]",
+        ),
     ),
     Mutant(
         "fact-of-another-count",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _MOVE = "postgres/queries/move.sql"
+_PROVEN = (
+    "(row.claims, coalesce(row.lease_token, row.finisher)) is not distinct from (asked.claims, asked.token) as proven"
+)
+_LOST = "contracts/test_gate_b2_refusals.py::test_a_holder_that_lost_the_job_before_it_failed_has_a_stale_lease"
 
 MUTANTS = (
     Mutant(
@@ -19,7 +23,7 @@ MUTANTS = (
         "fence-by-number",
         "The fence looks at the claim's number and not at its token",
         _MOVE,
-        "(row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven",
+        _PROVEN,
         "row.claims is not distinct from asked.claims as proven",
         ("contracts/test_dispatcher_completion.py::test_a_completion_with_another_token_is_rejected",),
     ),
@@ -27,8 +31,8 @@ MUTANTS = (
         "fence-by-token",
         "The fence looks at the claim's token and not at its number",
         _MOVE,
-        "(row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven",
-        "row.lease_token is not distinct from asked.token as proven",
+        _PROVEN,
+        "coalesce(row.lease_token, row.finisher) is not distinct from asked.token as proven",
         ("contracts/test_dispatcher_completion.py::test_a_completion_with_another_attempt_is_rejected",),
     ),
     Mutant(
@@ -168,6 +172,58 @@ MUTANTS = (
         "when (cancelling or not in_budget) and :verb::text in ('fail', 'compensated', 'expire', 'snooze', 'hand_back')"
         " then 'cancel'",
         ("contracts/test_cancel.py::test_whatever_happens_without_a_cancel_call_no_task_is_ever_canceled",),
+    ),
+    Mutant(
+        "assigned-job-asked-to-stop",
+        "A soft cancel of a job that was claimed and has not started is a request to its holder",
+        _MOVE,
+        "when :soft::boolean and (aimed.role = 'active' or undoable) then 'held'",
+        "when :soft::boolean and (aimed.role in ('leased', 'active') or undoable) then 'held'",
+        (
+            "contracts/test_cancel.py::test_a_reliability_job_that_has_not_started_is_cancelled_at_once_and_never_runs[assigned-soft]",
+            "worker/test_requirements_reliability.py::test_soft_cancel_of_an_assigned_job_ends_it_before_its_worker_runs_the_handler",
+        ),
+    ),
+    Mutant(
+        "cancelled-with-effects",
+        "A soft cancel ends a job whose effects were to be undone first",
+        _MOVE,
+        "when :soft::boolean and (aimed.role = 'active' or undoable) then 'held'",
+        "when :soft::boolean and aimed.role = 'active' then 'held'",
+        ("contracts/test_cancel.py::test_a_soft_cancel_of_an_assigned_job_waits_only_for_effects_that_must_be_undone",),
+    ),
+    Mutant(
+        "finisher-forgotten",
+        "A job that was settled does not know whose call ended it",
+        _MOVE,
+        "case when :fenced::boolean then lease_token else finisher end",
+        "case when :fenced::boolean then lease_token end",
+        (
+            "contracts/test_gate_b2_refusals.py::test_the_holder_that_failed_a_job_for_good_is_refused_in_the_documents_code[failed]",
+            "contracts/test_gate_b2_refusals.py::test_every_surface_refuses_a_second_end_of_a_failed_job_in_the_documents_code",
+            "http/test_gate_b2_codes.py::test_a_second_end_of_a_failed_job_by_its_last_holder_is_refused_with_the_documents_code",
+        ),
+    ),
+    Mutant(
+        "finisher-not-proven",
+        "Between the two transactions of a dead letter the holder that failed the job counts as a stranger",
+        _MOVE,
+        _PROVEN,
+        "(row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven",
+        (
+            "contracts/test_gate_b2_refusals.py::test_the_holder_that_failed_a_job_for_good_is_refused_in_the_documents_code[dlq_pending]",
+        ),
+    ),
+    Mutant(
+        "lost-holder-finishes",
+        "A holder whose lease was taken from it counts as the one that ended the job",
+        _MOVE,
+        "when :fenced::boolean then job.lease_token else job.finisher end",
+        "else coalesce(job.lease_token, job.finisher) end",
+        (
+            f"{_LOST}[by expiry]",
+            f"{_LOST}[by an operator]",
+        ),
     ),
     Mutant(
         "lease-kept-on-a-queued-job",

@@ -182,6 +182,26 @@ MUTANTS = (
         ("postgres/test_enqueue_whole.py::test_batch_of_many_statements_of_which_one_is_refused_makes_nothing",),
     ),
     Mutant(
+        "cause-that-is-no-event",
+        "An event names a log row as its cause that is no event",
+        "postgres/views.py",
+        'shown = "p.type is not null"',
+        'shown = "true"',
+        (
+            "contracts/test_reliability_events.py::test_every_event_of_every_type_has_nine_fields_and_a_cause_among_the_jobs_earlier_events",
+        ),
+    ),
+    Mutant(
+        "cause-of-the-first-event",
+        "Every event names the first of its job as its cause",
+        "postgres/views.py",
+        "order by p.seq desc limit 1",
+        "order by p.seq limit 1",
+        (
+            "contracts/test_reliability_events.py::test_every_event_of_every_type_has_nine_fields_and_a_cause_among_the_jobs_earlier_events",
+        ),
+    ),
+    Mutant(
         "result-missing-in-the-view",
         "The view of results reads the live jobs, so that an ended task has none",
         "postgres/views.py",

@@ -89,6 +89,7 @@ MUTANTS = (
         "clock_timestamp() as t from found where exists (select from fresh)",
         "clock_timestamp() as t from found",
         (
+            "contracts/test_reliability_claims.py::test_a_claim_that_is_repeated_gets_the_job_it_won_and_no_other",
             "contracts/test_reliability_claims.py::test_eight_claims_with_one_key_on_a_hundred_jobs_win_one_job_and_get_equal_answers",
         ),
     ),
@@ -224,6 +225,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "effect-at-the-commit-point",
+        "The holder that failed a job for good records one more effect before the dead letter is written",
+        "postgres/queries/effect.sql",
+        "               when role not in ('leased', 'active') then 'state'\n",
+        "",
+        (
+            "contracts/test_gate_b2_refusals.py::test_the_holder_that_failed_a_job_for_good_is_refused_in_the_documents_code[dlq_pending]",
+        ),
+    ),
+    Mutant(
         "undone-newest-last",
         "Effects are undone in the order in which they were had",
         "postgres/queries/to_undo.sql",
@@ -237,7 +248,10 @@ MUTANTS = (
         "postgres/queries/requeue.sql",
         "    where status = 'open'\n",
         "",
-        ("contracts/test_letters.py::test_of_many_requeues_one_wins",),
+        (
+            "contracts/test_letters.py::test_requeue_after_discard_and_discard_after_requeue_are_refused",
+            "contracts/test_letters.py::test_of_many_requeues_one_wins",
+        ),
     ),
     Mutant(
         "discard-by-one-person",
@@ -246,6 +260,25 @@ MUTANTS = (
         "               when not :asks::boolean and discard_asked_key = :person_key::text then 'same'\n",
         "",
         ("contracts/test_letters.py::test_a_discard_needs_two_people_and_spelling_makes_no_second_one",),
+    ),
+    Mutant(
+        "approval-without-a-time",
+        "Nobody knows when a discard was approved",
+        "postgres/queries/discard.sql",
+        "discard_approved_at = case when :asks::boolean then null else clock_timestamp() end",
+        "discard_approved_at = null",
+        (
+            "contracts/test_letters.py::test_the_row_of_a_discard_tells_who_asked_and_agreed_why_and_when",
+            "http/test_open.py::test_people_decide_and_not_keys",
+        ),
+    ),
+    Mutant(
+        "approval-at-the-asking",
+        "A discard that was only asked for has the time of an approval",
+        "postgres/queries/discard.sql",
+        "discard_approved_at = case when :asks::boolean then null else clock_timestamp() end",
+        "discard_approved_at = coalesce(dead_letter.discard_approved_at, clock_timestamp())",
+        ("contracts/test_letters.py::test_the_row_of_a_discard_tells_who_asked_and_agreed_why_and_when",),
     ),
     Mutant(
         "item-written-twice",

@@ -239,4 +239,14 @@ MUTANTS = (
         '    return [logged(one) for one in told["events"]], told.get("next")\n',
         (f"{_VERSIONS}::test_a_worker_of_version_1_understands_answers_with_fields_and_states_that_it_does_not_know",),
     ),
+    Mutant(
+        "run-without-a-start",
+        "A worker runs the handler of a job that it has not started",
+        "worker/life.py",
+        "if running.job.contract in self._starting:",
+        "if False:",
+        (
+            "worker/test_requirements_reliability.py::test_soft_cancel_of_an_assigned_job_ends_it_before_its_worker_runs_the_handler",
+        ),
+    ),
 )

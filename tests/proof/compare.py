@@ -125,7 +125,7 @@ def row_differences(contract: Contract, row: Mapping[str, Any], model: Standing)
     """What of the row is not as the model has it. A row tells of a due time only while the job waits for it."""
     seen = Standing(
         row["state"], row["role"], row["max_attempts"], row["counter"], row["claims"], row["raises"],
-        held=row["lease_token"] is not None,
+        held=row["lease_token"] is not None or row["finisher"] is not None,
         expired=bool(row["expired"]),
         due=row["due"] if row["role"] in ("ready", "waiting") else model.due,
         cancelling=row["cancel_requested_at"] is not None,

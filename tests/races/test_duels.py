@@ -5,6 +5,7 @@ Sixty rounds each in `./dev test`, a thousand in `./dev prove`, and more until e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
@@ -120,7 +121,7 @@ def test_succeed_against_fail_believes_one_of_them(ring: Ring, contract: str, fa
             assert type(met.told) is InvalidTransition
             ring.ends(fight.job_id, contract, *steps_to_run(contract), "succeed")
         else:
-            ended_by_its_holder = met.got.role == "done" and not settled
+            ended_by_its_holder = met.got.role in ("settling", "done")
             assert type(met.told) is (InvalidTransition if ended_by_its_holder else StaleLease)
             ways = [*steps_to_run(contract), trigger, *settled]
             ring.ends(fight.job_id, contract, *ways, letters=int(trigger == "fatal"))
@@ -292,8 +293,12 @@ def test_promote_against_cancel_lets_one_of_them_end_the_waiting(ring: Ring) -> 
 
 
 @pytest.mark.parametrize("rounds", [SLICE, pytest.param(1000, marks=[pytest.mark.prove, pytest.mark.req("S2-40")])])
+@pytest.mark.parametrize("mode", ["soft", "hard"])
 @pytest.mark.parametrize("verb", ["claim", "claim_by_id"])
-def test_claim_against_cancel_never_runs_a_cancelled_job(ring: Ring, verb: str) -> None:
+def test_claim_against_cancel_never_runs_a_cancelled_job(ring: Ring, verb: str, mode: str) -> None:
+    async def cancel(store: Store, fight: Round) -> Moved | Noted:
+        return await store.cancel(fight.job_id, mode=mode, reason="enough", actor="ada")
+
     async def claim(store: Store, fight: Round) -> list[Job]:
         if verb == "claim":
             return await store.claim("reliability", [fight.queue], worker="w1")
@@ -303,7 +308,7 @@ def test_claim_against_cancel_never_runs_a_cancelled_job(ring: Ring, verb: str) 
         return [answer]
 
     for fight in ring.made("reliability"):
-        claimed, told = ring.both(fight, claim, cancel_hard)
+        claimed, told = ring.both(fight, claim, cancel)
         # A job that was claimed first is cancelled in its worker's hands before it starts, so no cancel is refused.
         assert isinstance(told, Moved)
         assert told.from_state in ("assigned", "queued")
@@ -320,6 +325,11 @@ def test_claim_against_cancel_never_runs_a_cancelled_job(ring: Ring, verb: str) 
         ring.count(0 if taken else 1)
         ring.ends(fight.job_id, "reliability", *["claim"] * taken, "cancel")
     ring.judge()
+    events = ring.db.sql("select job_id, type from tenure_reliability.job_events")
+    assert Counter(event["type"] for event in events) == Counter(
+        {"job_claimed": ring.wins[0], "job_cancelled": ring.rounds}
+    )
+    assert len({event["job_id"] for event in events if event["type"] == "job_cancelled"}) == ring.rounds
 
 
 #: A session that says so writes no dead letter, as if it had died before it could.

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -18,13 +18,15 @@ import pytest
 import tenure
 from tenure.app import App
 from tenure.errors import LeaseConflictError
-from tenure.job import Held, NewJob
+from tenure.job import Held, Job, NewJob
+from tenure.middleware import Middleware
+from tenure.outcome import Moved, Noted
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker import charging, program
 from tests.worker.processes import is_frozen, says, steady_worker
 from tests.worker.rounds import Pulse
-from tests.worker.working import until, working
+from tests.worker.working import quick, until, working
 
 
 @pytest.mark.req("S2-38")
@@ -72,6 +74,39 @@ async def test_soft_cancelled_job_whose_worker_dies_is_cancelled_and_not_queued(
     db.expire(ticket.id)
     assert await store.reap("reliability")
     assert db.hops(ticket.id)[-1] == "running->cancelled"
+
+
+class Cancels(Middleware):
+    """Cancels each job that its worker has claimed and not started yet."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.answers: list[Moved | Noted] = []
+
+    async def claim(self, jobs: Sequence[Job]) -> None:
+        """Cancel them softly."""
+        self.answers += [await self.store.cancel(job.id, mode="soft", actor="ada") for job in jobs]
+
+
+@pytest.mark.req("S2-40")
+async def test_soft_cancel_of_an_assigned_job_ends_it_before_its_worker_runs_the_handler(
+    dsn: str, store: Store, db: Harness
+) -> None:
+    cancels, runs = Cancels(store), list[int]()
+    async with quick(dsn, middleware=[cancels]) as app:
+
+        @app.task(contract="reliability")
+        async def index() -> None:
+            runs.append(1)
+
+        async with working(app) as worker:
+            ticket = await index.enqueue()
+            await until(lambda: worker.counts["refused"] + worker.counts["lost"] == 1)
+    (moved,) = cancels.answers
+    assert isinstance(moved, Moved)
+    assert (moved.from_state, moved.state) == ("assigned", "cancelled")
+    assert runs == []
+    assert db.hops(ticket.id) == ["queued->assigned", "assigned->cancelled"]
 
 
 @pytest.mark.req("S2-39")

@@ -146,17 +146,14 @@ def _card(letter: Letter) -> Iterator[str]:
     from tenure.why import letter_steps
     from tenure.wording import failure
 
-    def at(moment: Any) -> str:
-        return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-
     rows: list[tuple[str, str | None]] = [
-        ("status", f"{letter.status} since {at(letter.updated_at)}"),
+        ("status", f"{letter.status} since {_at(letter.updated_at)}"),
         ("job", f"{letter.job_id} (contract {letter.contract}, tenant {letter.tenant_id})"),
         ("reason", f"{letter.reason_code}, at stage {letter.stage}" if letter.stage else letter.reason_code),
         ("last error", failure(letter.last_error)),
         ("claims", f"{letter.claims}, the last by {letter.last_owner}" if letter.last_owner else f"{letter.claims}"),
-        ("first failed", at(letter.failed_at)),
-        ("set aside", at(letter.created_at)),
+        ("first failed", _at(letter.failed_at)),
+        ("set aside", _at(letter.created_at)),
         ("payload", as_text(letter.payload)),
         ("run again", f"as job {letter.requeued_as} by {letter.requeued_by}" if letter.requeued_as else None),
         ("discard", _discard(letter)),
@@ -166,8 +163,15 @@ def _card(letter: Letter) -> Iterator[str]:
     return card(f"dead letter {letter.id}: {letter.type}", rows, steps)
 
 
+def _at(moment: Any) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _discard(letter: Letter) -> str | None:
     if letter.discard_asked_by is None:
         return None
-    approved = f", approved by {letter.discard_approved_by}" if letter.discard_approved_by else ""
-    return f"asked for by {letter.discard_asked_by}{approved}: {letter.discard_reason}"
+    asked = f"asked for by {letter.discard_asked_by} at {_at(letter.discard_asked_at)}"
+    if letter.discard_approved_by:
+        # Without a time of its own it was approved before there was one; the row has not changed since.
+        asked += f", approved by {letter.discard_approved_by} at {_at(letter.discard_approved_at or letter.updated_at)}"
+    return f"{asked}: {letter.discard_reason}"

@@ -30,7 +30,7 @@ async def _named(request: Request, job_id: str) -> int:
     "/api/v1/jobs/{job_id}/cancel", responses=responses(models.CancelAnswer, refuses=(404, 409)), openapi_extra=_OPERATE
 )
 async def cancel(request: Request, job_id: JobId, body: models.Cancel | None = None) -> Json:
-    """Cancel a job: hard at once; soft at once too unless it is held, then its holder is asked to stop."""
+    """Cancel a job: hard at once; soft at once too unless it has started, then its holder is asked to stop."""
     asked = body or models.Cancel()
     key, number = repeat_key(request, asked.idempotency_key), await _named(request, job_id)
     store, actor = desk(request).store, caller(request).actor

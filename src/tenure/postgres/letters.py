@@ -45,6 +45,7 @@ class Letter(NamedTuple):
     discard_asked_by: str | None
     discard_asked_at: datetime | None
     discard_approved_by: str | None
+    discard_approved_at: datetime | None
 
     @property
     def payload(self) -> Any:

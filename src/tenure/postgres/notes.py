@@ -59,7 +59,7 @@ def _answer(machine: Machine, verb: str, row: Row) -> Noted | Refused:
 
 
 def cancels(machine: Machine, ids: Sequence[int], *, soft: bool, reason: str | None, actor: str) -> Plan[list[Any]]:
-    """Cancel jobs: at once, or, where a holder is at work and the cancel is soft, by asking it to stop."""
+    """Cancel jobs: at once, or, where the cancel is soft and a handler runs or effects remain, by asking the holder."""
     answers: dict[int, Any] = {}
     waiting = list(dict.fromkeys(ids))
     # A job may be claimed, or come back, between the two statements: what neither cancelled nor noted is asked again.
@@ -111,10 +111,12 @@ def effect(machine: Machine, held: Held, node: str, result: str | None, *, compe
         yield from explain(machine, "effect", Batch([held.id], [held]), [0], answers)
         refused: Refused = answers[0]
         return refused
-    ((refusal, _, holder, since, fresh),) = rows
+    ((refusal, state, holder, since, fresh),) = rows
     if refusal is not None:
         if refusal == "compensating":
             return compensating(held.id)
+        if refusal == "state":
+            return invalid(machine, held.id, "effect", state)
         return stale(held.id, holder, since) if refusal == "stale" else wrong_contract(machine, held.id)
     if fresh:
         return Effect(True, result)

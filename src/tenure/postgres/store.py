@@ -321,7 +321,7 @@ class Store:
         actor: str = "unknown",
         key: str | None = None,
     ) -> Moved | Noted:
-        """Cancel a job: hard at once; soft at once too unless it is held, then its holder is asked to stop."""
+        """Cancel a job: hard at once; soft at once too unless it has started, then its holder is asked to stop."""
         (answer,) = await operators.cancel(self._engine, [job_id], mode=mode, reason=reason, actor=actor, key=key)
         return _either(answer)
 

@@ -94,7 +94,8 @@ EVENT: Mapping[str, str] = {
     "due": "e.facts ->> 'due_at'",
     "correlation": _of_job("correlation"),
     "trace": _of_job("trace"),
-    "cause": "case when e.seq > 1 then e.job_id || '-' || lpad((e.seq - 1)::text, 6, '0') end",
+    "cause": "(select p.job_id || '-' || lpad(p.seq::text, 6, '0') from tenure.event p "
+    "where p.job_id = e.job_id and p.seq < e.seq and {shown} order by p.seq desc limit 1)",
     "version": "1",
 }
 
@@ -185,6 +186,11 @@ def _event_fields(contract: Contract, event: Event, n: int) -> dict[str, str]:
     }
     if contract.indexed_log:  # the log row has them itself: shown as stored
         fields |= {"correlation": "e.correlation_id", "trace": "e.trace_id", "reason": "e.reason"}
+        shown = "p.type is not null"
+    else:
+        shown = f"({' or '.join(_emitted(contract, other, 'p') for other in contract.events)})"
+    # A log row that shows as no event is no cause.
+    fields["cause"] = EVENT["cause"].format(shown=shown)
     always = [key for key in event.keys if key not in event.optional]
     payload = _object(fields, event, always)
     if event.optional:
@@ -197,7 +203,7 @@ def _object(fields: Mapping[str, str], event: Event, keys: Iterable[str]) -> str
     return f"jsonb_build_object({', '.join(f'{literal(key)}, {fields[event.keys[key]]}' for key in keys)})"
 
 
-def _emitted(contract: Contract, event: Event) -> str:
+def _emitted(contract: Contract, event: Event, row: str = "e") -> str:
     """Which log rows show as this event: a trigger means its ordinary path, `trigger>state` the one chosen by type."""
     conditions = []
     for on in event.on:
@@ -208,13 +214,13 @@ def _emitted(contract: Contract, event: Event) -> str:
             if path.trigger == trigger and path.choice == (choice or None)
             for hop in path.hops
         ]
-        condition = f"e.trigger = {literal(trigger)}"
+        condition = f"{row}.trigger = {literal(trigger)}"
         if reached:
-            condition += f" and e.to_state in ({', '.join(map(literal, dict.fromkeys(reached)))})"
+            condition += f" and {row}.to_state in ({', '.join(map(literal, dict.fromkeys(reached)))})"
         conditions.append(f"({condition})")
     shown = f"({' or '.join(conditions)})"
     if contract.indexed_log:
-        shown = f"e.correlation_id is not null and e.type = {literal(event.name)} and {shown}"
+        shown = f"{row}.correlation_id is not null and {row}.type = {literal(event.name)} and {shown}"
     return shown
 
 

@@ -33,7 +33,7 @@ _LETTER: dict[str, Any] = {
     "last_lease_expires_at": UNTIL, "correlation_id": "order:17", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
     "status": "open", "failed_at": DONE_AT, "created_at": DONE_AT, "updated_at": DONE_AT, "requeued_as": None,
     "requeued_by": None, "discard_reason": None, "discard_asked_by": None, "discard_asked_at": None,
-    "discard_approved_by": None, "payload": {"to": "a@b.c"},
+    "discard_approved_by": None, "discard_approved_at": None, "payload": {"to": "a@b.c"},
     "last_error": {"type": "PermanentError", "message": "no such address"},
 }  # fmt: skip
 
@@ -89,6 +89,7 @@ class Letter(BaseModel):
     discard_asked_by: str | None = Field(description="Who asked to throw it away; null: nobody.")
     discard_asked_at: datetime | None = Field(description="When that was asked; null: never.")
     discard_approved_by: str | None = Field(description="Who agreed; null: nobody.")
+    discard_approved_at: datetime | None = Field(description="When that person agreed; null: never.")
 
 
 class LetterPage(BaseModel):

@@ -20,6 +20,7 @@ noted as (
         discard_asked_at = case when :asks::boolean then clock_timestamp() else dead_letter.discard_asked_at end,
         discard_reason = case when :asks::boolean then :reason::text else dead_letter.discard_reason end,
         discard_approved_by = case when :asks::boolean then null else :person::text end,
+        discard_approved_at = case when :asks::boolean then null else clock_timestamp() end,
         status = case when :asks::boolean and :reviewers::integer > 1 then dead_letter.status else 'discarded' end,
         updated_at = clock_timestamp()
     from judged

@@ -3,7 +3,7 @@ with locked as materialized (
     select id, state, role, claims, lease_owner, lease_expires_at, last_heartbeat_at, heartbeat_ms, started_at,
            pending is not null as compensating,
            contract = :contract::text and version = :version::text as ours,
-           (claims, lease_token) is not distinct from (:claims::integer, :token::uuid) as proven
+           (claims, coalesce(lease_token, finisher)) is not distinct from (:claims::integer, :token::uuid) as proven
     from tenure.job
     where id = :id::bigint
     for update
@@ -17,6 +17,7 @@ told as materialized (
                    or coalesce(last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)
                                * interval '1 millisecond' < t, false)
                ) then 'stale'
+               when role not in ('leased', 'active') then 'state'
                when compensating then 'compensating'
            end as refusal
     from (select locked.*, clock_timestamp() as t from locked) as clocked

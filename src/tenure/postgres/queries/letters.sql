@@ -26,7 +26,8 @@ with page as materialized (
 )
 select letter.id, job_id, contract, tenant_id, type, reason_code, stage, last_error::text, counter, claims, last_owner,
        last_lease_expires_at, correlation_id, trace_id, payload::text, status, failed_at, created_at, updated_at,
-       requeued_as, requeued_by, discard_reason, discard_asked_by, discard_asked_at, discard_approved_by
+       requeued_as, requeued_by, discard_reason, discard_asked_by, discard_asked_at, discard_approved_by,
+       discard_approved_at
 from page join tenure.dead_letter as letter on letter.id = page.id
 -- Sorted by what no index has: for `id desc` the planner would walk all letters, to spare itself sorting this page.
 order by -page.id

@@ -31,7 +31,7 @@ locked as materialized (
            case when :verb::text = 'compensated' then row.pending ->> 'trigger' else asked.verdict end as verdict,
            case when :verb::text = 'compensated' then row.pending ->> 'reason' else asked.reason end as reason,
            case when :verb::text = 'compensated' then nullif(row.pending -> 'error', 'null') else asked.error end as error,
-           (row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven
+           (row.claims, coalesce(row.lease_token, row.finisher)) is not distinct from (asked.claims, asked.token) as proven
     from unnest(
         :ids::bigint[], :claims::integer[], :tokens::uuid[], :verdicts::text[], :reasons::text[], :errors::jsonb[],
         :results::jsonb[], :delays::bigint[], :keys::text[], :hashes::text[]
@@ -42,8 +42,8 @@ locked as materialized (
         n
     )
     cross join lateral (
-        select id, state, role, type, claims, raises, due_at, updated_at, started_at, lease_token, lease_owner,
-               lease_expires_at, last_heartbeat_at, heartbeat_ms, pending, pending is not null as compensating,
+        select id, state, role, type, claims, raises, due_at, updated_at, started_at, lease_token, finisher,
+               lease_owner, lease_expires_at, last_heartbeat_at, heartbeat_ms, pending, pending is not null as compensating,
                undoable is not null or pending is not null as undoable,
                -- Versions only ever add: every version of a contract claims in the same way.
                contract = :contract::text and (version = :version::text or :verb::text = 'claim') as ours,
@@ -88,7 +88,8 @@ told as materialized (
                --keyed: ) then 'repeated'
                when :fenced::boolean and (not proven or :forfeits::boolean and (expired or orphaned)) then 'stale'
                when path.hops is null then 'state'
-               when :soft::boolean and (aimed.role in ('leased', 'active') or undoable) then 'held'
+               -- A soft cancel asks a handler that runs, and whoever comes next where effects must be undone first.
+               when :soft::boolean and (aimed.role = 'active' or undoable) then 'held'
                when aim = 'claim' and (coalesce(due_at, '-infinity') > t or lease_expires_at >= t) then 'not_due'
                when aim = 'reclaim' and not (expired and in_budget and not cancelling) then 'state'
                when :verb::text = 'expire' and not (expired or orphaned) then 'not_due'
@@ -156,6 +157,7 @@ moved as (
         -- The holder's start is its first beat; an operator's is no sign of the holder's life.
         last_heartbeat_at = case when told.aim = 'start' and :fenced::boolean then told.ts else job.last_heartbeat_at end,
         lease_token = case when told.to_role in ('leased', 'active') then job.lease_token end,
+        finisher = case when told.to_role <> 'settling' then null when :fenced::boolean then job.lease_token else job.finisher end,
         lease_owner = case when told.to_role in ('leased', 'active') then job.lease_owner end,
         lease_expires_at = case when told.to_role in ('leased', 'active') then job.lease_expires_at end
     from told
@@ -182,7 +184,7 @@ gone as (
       --taking: and false
     returning told.*, job.seq, job.counter + told.bump as counter, job.max_attempts, job.correlation_id, job.trace_id,
               job.created_at, job.first_started_at, job.last_heartbeat_at, job.lease_expires_at, job.cancel_requested_at,
-              job.origin_letter, job.lease_token, job.raises, job.priority, job.queue, job.type, job.tenant_id,
+              job.origin_letter, job.lease_token, job.finisher, job.raises, job.priority, job.queue, job.type, job.tenant_id,
               job.created_by, job.idempotency_key, job.payload, job.last_error, job.progress, job.checkpoint
 ),
 -- The finisher's token stays, so that a repeat by the same holder is told apart from a stranger's late call.
@@ -194,7 +196,7 @@ finished as (
         last_error, result, progress, checkpoint)
     select id, due_at, created_at, ts + (cardinality(hops) - 1) * interval '1 microsecond', first_started_at, started_at,
            ts + (cardinality(hops) - 1) * interval '1 microsecond', last_heartbeat_at, cancel_requested_at, origin_letter,
-           case when :fenced::boolean then lease_token end, seq + cardinality(hops), claims, raises, counter,
+           case when :fenced::boolean then lease_token else finisher end, seq + cardinality(hops), claims, raises, counter,
            max_attempts, priority, :contract::text, :version::text, hops[cardinality(hops)], 'done', queue, type,
            tenant_id, created_by, trace_id, correlation_id, idempotency_key, payload,
            coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, t, wait_ms), last_error), result, progress,

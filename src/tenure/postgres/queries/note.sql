@@ -9,11 +9,11 @@ with made as materialized (
 ),
 locked as materialized (
     select asked.n, asked.note, asked.key, asked.hash, row.*,
-           (row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven
+           (row.claims, coalesce(row.lease_token, row.finisher)) is not distinct from (asked.claims, asked.token) as proven
     from unnest(:ids::bigint[], :claims::integer[], :tokens::uuid[], :notes::jsonb[], :keys::text[], :hashes::text[])
         with ordinality as asked (id, claims, token, note, key, hash, n)
     cross join lateral (
-        select id, state, role, type, claims, lease_token, lease_owner, lease_expires_at, last_heartbeat_at, started_at,
+        select id, state, role, type, claims, lease_token, finisher, lease_owner, lease_expires_at, last_heartbeat_at, started_at,
                updated_at, heartbeat_ms, coalesce(lease_ms, :lease_ms::integer) as lease_ms,
                pending is not null as compensating, undoable is not null or pending is not null as undoable, cancel_requested_at is not null as cancelling,
                contract = :contract::text and version = :version::text as ours
