@@ -120,17 +120,25 @@ def test_a_request_that_does_not_end_is_not_waited_for(dsn: str, monkeypatch: py
                         client.sendall(b"x" if said else b"")  # a drop from time to time does not help
 
 
+def is_answered(client: socket.socket) -> bool:
+    """Whether a request is answered on a connection, which may be closed."""
+    with suppress(ConnectionError):
+        client.sendall(request("/healthz"))
+        return client.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    return False
+
+
 def test_who_was_answered_may_stay_and_ask_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with connected(url) as client:
-        client.sendall(request("/healthz"))
-        assert answer(client)[0] == 200
-        monkeypatch.setattr(wire, "REQUEST_S", 0.5)
-        client.sendall(request("/healthz"))
-        assert answer(client)[0] == 200
-        with connected(url) as silent:
-            assert is_closed(silent, 60)  # who came later and asks nothing is late by now
-        client.sendall(request("/healthz"))
-        assert answer(client)[0] == 200
+    monkeypatch.setattr(wire, "REQUEST_S", 0.5)
+    for _ in range(20):  # on a slow machine a first request may be late
+        with connected(url) as client:
+            if not is_answered(client):
+                continue
+            with connected(url) as silent:
+                assert is_closed(silent, 60)  # who came later and asks nothing is late by now
+            assert is_answered(client)
+            return
+    raise AssertionError("no request was in time")
 
 
 def test_a_connection_goes_on_after_a_body_that_was_refused(dsn: str) -> None:
