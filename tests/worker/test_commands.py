@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx2
 import psycopg
+import pytest
 
 from tenure.app import App
 from tenure.postgres.store import Store
@@ -94,6 +95,7 @@ def _asked(said: list[str], environment: dict[str, str]) -> str:
     return str(answer["id"])
 
 
+@pytest.mark.timeout(300)  # each look at the job is a process of its own
 def test_dev_runs_sample_tasks_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     environment = _without_database()
     dev, said = _begun(tmp_path, environment=environment)

@@ -164,6 +164,7 @@ async def test_worker_that_says_retry_on_the_last_attempt_is_overruled(app: App,
 
 
 @pytest.mark.req("S3-31")
+@pytest.mark.timeout(300)  # three processes begin, one after the other
 async def test_killed_worker_is_a_failure_like_any_other(app: App, dsn: str, db: Harness) -> None:
     ticket = await app._enqueue(program.nap.options(contract="simple", max_attempts=2).call(600.0).job)
     await run_and_kill(dsn, db, ticket.id, times=2)
