@@ -118,6 +118,7 @@ async def test_the_row_of_a_discard_tells_who_asked_and_agreed_why_and_when(stor
     assert said == {
         "status": "discarded", "discard_reason": "a duplicate", "discard_asked_by": "Ada", "discard_approved_by": "Bob",
     }  # fmt: skip
+    assert [name for name, value in row.items() if value is None] == []
     assert times[0] < row["discard_asked_at"] < times[1], "when it was asked for"
     assert times[2] < row["discard_approved_at"] < times[3], "when it was approved"
     assert row["discard_asked_at"] == asked["discard_asked_at"]

@@ -132,6 +132,9 @@ async def test_every_event_of_every_type_has_nine_fields_and_a_cause_among_the_j
             assert set(event) >= NINE
             assert [name for name in NINE - {"cause"} if event[name] is None] == [], event
             assert (event["cause"] is None) == (not seen), f"only a job's first event has no cause: {event}"
+            assert event["cause"] is None or event["cause"] in seen, (
+                f"its cause is no earlier event of the job: {event}"
+            )
             assert event["cause"] is None or seen[event["cause"]] < event["ts"]
             seen[event["id"]] = event["ts"]
     # What ended the job is caused by what was undone, and that by what came before it: no log row that is no event.

@@ -123,6 +123,7 @@ def test_people_decide_and_not_keys(dsn: str, db: Harness) -> None:
         after = admin.get(letter)
         assert (after["status"], after["discard_asked_by"], after["discard_approved_by"]) == ("discarded", "Ann", "Ben")
         kept = db.one("select discard_asked_at, discard_approved_at, discard_reason from tenure.dead_letter")
+        assert None not in kept.values()
         assert kept["discard_asked_at"] < kept["discard_approved_at"]
         assert after["discard_reason"] == kept["discard_reason"] == "a test"
         for moment in ("discard_asked_at", "discard_approved_at"):
