@@ -195,19 +195,23 @@ async def test_result_that_cannot_be_stored_ends_the_job_and_says_so(app: App) -
             await app.result(await odd.enqueue(), timeout=60)
 
 
-async def test_worker_runs_no_more_at_a_time_than_it_has_slots(app: App) -> None:
-    now, most, three = 0, 0, asyncio.Barrier(3)
+async def test_worker_runs_no_more_at_a_time_than_it_has_slots(app: App, polls: Polls) -> None:
+    now, most, go = 0, 0, asyncio.Event()
 
     @app.task
     async def work() -> None:
         nonlocal now, most
         now += 1
         most = max(most, now)
-        await three.wait()
+        await go.wait()
+        await asyncio.sleep(0.01)
         now -= 1
 
     async with working(app, concurrency=3) as worker:
         await app.enqueue_many(work.call() for _ in range(30))
+        await until(lambda: now >= 3)
+        await polls.another()
+        go.set()
         await until(lambda: worker.counts["succeeded"] == 30)
     assert most == 3
 
