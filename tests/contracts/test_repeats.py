@@ -151,13 +151,9 @@ async def test_a_second_terminal_write_without_the_key_is_refused_and_logs_nothi
         for second in ENDS[contract]:
             for key in (None, "another"):
                 refusal = await refusal_of(say(store, second, job.held, key))
-                # gate_b2's failed is not the holder's own write: its lease was over at dlq_pending.
-                if (contract, verb) == ("gate_b2", "end"):
-                    assert isinstance(refusal, StaleLease)
-                else:
-                    assert isinstance(refusal, InvalidTransition)
-                    assert refusal.reason_code == BUILT_IN[contract].invalid_transition
-                    assert refusal.state == first.state
+                assert isinstance(refusal, InvalidTransition)
+                assert refusal.reason_code == BUILT_IN[contract].invalid_transition
+                assert refusal.state == first.state
         assert everything(db) == before
         assert await say(store, verb, job.held, "k") == first, "a refused call has not spent its key, nor this one's"
         db.log_is_sound(job.id)
@@ -184,7 +180,7 @@ async def test_a_gate_b2_job_left_at_its_commit_point_is_told_as_failed_once_it_
     told = await store.fail(held, PERMANENT, key="k")
     assert (told.trigger, told.from_state, told.state, told.role) == ("fatal", "running", "failed", "done")
     assert everything(db) == before
-    assert isinstance(await refusal_of(store.fail(held, PERMANENT)), StaleLease)
+    assert isinstance(await refusal_of(store.fail(held, PERMANENT)), InvalidTransition)
 
 
 @every_contract
