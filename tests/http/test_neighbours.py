@@ -66,11 +66,10 @@ async def test_one_who_finds_its_row_locked_is_answered_when_it_is_free(
     (job,) = await store.claim(worker="w")
     desk, said, tries = Desk(store), Said(job.held), 0
 
-    def say() -> asyncio.Future[object]:
+    async def say() -> object:
         nonlocal tries
         tries += 1
-        said_again: asyncio.Future[object] = asyncio.ensure_future(desk.say("heartbeat", said))
-        return said_again
+        return await desk.say("heartbeat", said)
 
     async with await psycopg.AsyncConnection.connect(dsn) as other:
         await other.execute("select from tenure.job for update")
