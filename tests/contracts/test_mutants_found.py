@@ -88,9 +88,9 @@ async def waiting_at(store: Store, db: Harness, *moments: datetime) -> list[int]
 
 @pytest.mark.req("S1-69")
 async def test_the_reconciler_queues_a_task_at_the_very_moment_of_its_retry_time(
-    stopped_clock: str, db: Harness
+    clock: StoppedClock, db: Harness
 ) -> None:
-    async with Store.open(stopped_clock) as store:
+    async with Store.open(clock.dsn) as store:
         equal, after, before = await waiting_at(store, db, MOMENT, MOMENT + TICK, MOMENT - TICK)
         untouched = db.fingerprint(after)
         moved = await store.promote("dispatcher")
@@ -103,8 +103,10 @@ async def test_the_reconciler_queues_a_task_at_the_very_moment_of_its_retry_time
 
 
 @pytest.mark.req("S1-69")
-async def test_a_request_may_queue_a_task_at_the_very_moment_of_its_retry_time(stopped_clock: str, db: Harness) -> None:
-    async with Store.open(stopped_clock) as store:
+async def test_a_request_may_queue_a_task_at_the_very_moment_of_its_retry_time(
+    clock: StoppedClock, db: Harness
+) -> None:
+    async with Store.open(clock.dsn) as store:
         equal, after = await waiting_at(store, db, MOMENT, MOMENT + TICK)
         moved = await store.transition(equal, "Queued", actor="ada")
         assert isinstance(moved, Moved)

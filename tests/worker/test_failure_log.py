@@ -147,7 +147,7 @@ async def test_end_is_logged_in_the_contracts_own_words_whatever_the_handler_did
     found = [(record.levelno, record.decision, record.error_type) for job in ids for record in failures(log, job)]
     assert found == [
         (logging.ERROR, "dead", "PermanentError"), (logging.ERROR, "dead", "PermanentError"),
-        (logging.ERROR, "FAILED", "PermanentError"), (logging.ERROR, "dead", "TransientError"),
+        (logging.ERROR, "FAILED", "PermanentError"), (logging.ERROR, "dead", "InfrastructureFailure"),
     ]  # fmt: skip
     assert "the process that ran the job ended with exit code 7" in failures(log, ids[3])[0].getMessage()
     assert "dead after 1 attempt\n" in failures(log, ids[0])[0].getMessage()

@@ -200,7 +200,7 @@ def _event(event: Logged) -> tuple[str, ...]:
     way = f"{event.from_state} → {event.to_state}" if event.hop else f"(fact in {event.to_state})"
     return (
         f"{event.ts:%Y-%m-%d %H:%M:%S.%f}", way, event.trigger, event.actor, f"{event.counter}/{event.max_attempts}",
-        event.reason or "", "; ".join(what),
+        "" if event.reason in (None, event.trigger) else event.reason, "; ".join(what),
     )  # fmt: skip
 
 
