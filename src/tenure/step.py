@@ -304,7 +304,7 @@ def _pull(contract: Contract, job: Standing, action: Action, trigger: str) -> Ou
     moved = _move(contract, job, path)
     if action.verb in ("snooze", "hand_back") and path.due == "given":
         moved = replace(moved, after=replace(moved.after, due=action.flag))
-    if moved.after.role in ("settling", "done"):  # a holder that ended it can be told apart from a stranger afterwards
+    if moved.after.role in ("settling", "done"):  # its holder differs from other callers afterwards
         by_holder = action.verb in HOLDERS_VERBS or (job.role == "settling" and job.held)
         moved = replace(moved, after=replace(moved.after, held=by_holder))
     return moved

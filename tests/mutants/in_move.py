@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "finisher-not-proven",
-        "Between the two transactions of a dead letter the holder that failed the job counts as a stranger",
+        "Between the two transactions of a dead letter the holder that failed the job counts as another caller",
         _MOVE,
         _PROVEN,
         "(row.claims, row.lease_token) is not distinct from (asked.claims, asked.token) as proven",

@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     Mutant(
         "finished-job-unknown",
-        "A request to run a finished job again is told that there is no such job",
+        "A request to run a finished job again gets the answer that there is no such job",
         "postgres/gate.py",
         "            outcomes[n] = _ended(machine, verb, job_id, held, ended[job_id])\n",
         "            outcomes[n] = JobNotFound(job_id)\n",

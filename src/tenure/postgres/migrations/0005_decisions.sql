@@ -1,5 +1,5 @@
 -- The token of the holder whose own call led a job to its commit point. Its lease is over there, as law 6 wants; a repeat of its
--- call is told apart from another caller's by this, until the final hop keeps it in job_done.lease_token. NULL for every
+-- call differs from another caller's by this, until the final hop keeps it in job_done.lease_token. NULL for every
 -- other job; job_done has the column because both tables have the same ones.
 alter table tenure.job add column finisher uuid;
 alter table tenure.job_done add column finisher uuid;

@@ -88,7 +88,7 @@ told as materialized (
                --keyed: ) then 'repeated'
                when :fenced::boolean and (not proven or :forfeits::boolean and (expired or orphaned)) then 'stale'
                when path.hops is null then 'state'
-               -- A soft cancel asks a handler that runs, and whoever comes next where effects must be undone first.
+               -- A soft cancel asks a running handler to stop; where effects must be undone first, it asks the next holder.
                when :soft::boolean and (aimed.role = 'active' or undoable) then 'held'
                when aim = 'claim' and (coalesce(due_at, '-infinity') > t or lease_expires_at >= t) then 'not_due'
                when aim = 'reclaim' and not (expired and in_budget and not cancelling) then 'state'
