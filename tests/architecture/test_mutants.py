@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -35,6 +38,14 @@ def test_mutant_fits_the_sources_and_its_killers_exist(mutant: Mutant) -> None:
         else:
             file, _, test = killer.partition("::")
             assert test.partition("[")[0] in names_in(file)
+
+
+def test_pytest_finds_every_killer_with_its_parameters() -> None:
+    nodes = list(dict.fromkeys(node for mutant in MUTANTS for node in mutant.nodes))
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *nodes]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    collected = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert collected.returncode == 0, collected.stderr
 
 
 def test_there_are_enough_mutants_and_no_two_of_one_name_or_bug() -> None:

@@ -110,7 +110,7 @@ MUTANTS = (
         _SUCCEED,
         "clock_timestamp() as t\n        from locked",
         "now() as t\n        from locked",
-        (f"{_DURING}[lease]", f"{_DURING}[beats]"),
+        (f"{_DURING}[lease-over]", f"{_DURING}[beats-over]"),
     ),
     Mutant(
         "success-without-a-lock",
@@ -118,7 +118,7 @@ MUTANTS = (
         _SUCCEED,
         "undoable is null\n        for update\n",
         "undoable is null\n",
-        (f"{_DURING}[lease]",),
+        (f"{_DURING}[lease-over]",),
     ),
     Mutant(
         "success-not-logged",
