@@ -91,7 +91,8 @@ class Stage:
             witness.TESTIMONY: str(told),
         }
         given = ["-q", "-p", "tests.mutants.witness", "-p", "no:cacheprovider", f"--basetemp={made / 'temporary'}"]
-        command = ["-m", "pytest", *given, "--timeout=60", "--tb=short", *options, *nodes]
+        # Longer than any test waits for a condition: one that gives up has judged, one that is stopped has not.
+        command = ["-m", "pytest", *given, "--timeout=110", "--tb=short", *options, *nodes]
         code, output = self.python(made, *command, **environment)
         with psycopg.connect(self.server, autocommit=True) as connection:
             connection.execute(f"drop database if exists {template} with (force)".encode())
