@@ -1,10 +1,17 @@
-"""Did it get slower? This tree beside an earlier revision of it, in turn, in one run.
+"""Is this tree slower than an earlier revision? Measures both in turn, in one run.
 
-    ./dev bench beside REVISION [--times 3]
+    ./dev bench beside REVISION [--times 3] [--jobs 2000] [--only kernel|http]
 
-Each round runs the same measurements with the sources of one revision and then of the other, each on an embedded
-PostgreSQL of its own. The table shows medians and their ratio (this tree to the revision; below 1 is faster). Lives are
-measured as processor time of client and server together, which a busy machine blurs less than seconds.
+Each revision runs its own `bench/` with its own `src/`, from a directory of its own, so a benchmark that follows a
+rename still measures the old code with the old names. Each round runs both revisions, and each round starts with the
+other one. A round has two parts, each on an embedded PostgreSQL of its own:
+
+    kernel   `bench.beside --round`: processor time of client and server for enqueue, claim, succeed; WAL; other verbs
+    http     `bench.http --json`: time a job, call latency, and processor time of dispatcher and PostgreSQL
+
+The table shows medians and their ratio (this tree to the revision; below 1 is faster). A ratio above 1.15 is a finding.
+Processor time varies less on a busy machine than elapsed time. A figure that only one revision has is listed without a
+ratio. Exit code: 1 when there is a finding.
 """
 
 from __future__ import annotations
@@ -19,35 +26,85 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[1]
+#: A ratio above this is a finding.
+FINDING = 1.15
+PARTS = ("kernel", "http")
+_CALLS = ("enqueue", "claim", "finish", "wait")
+
+Figures = dict[str, float]
 
 
-def measured(source: Path) -> dict[str, float]:
-    """One round with these sources, in a process of its own."""
-    command = [sys.executable, "-m", "bench.beside", "--round"]
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    done = subprocess.run(command, cwd=_ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    figures: dict[str, float] = json.loads(done.stdout)
+def extract(revision: str, directory: Path) -> Path:
+    """Write `src`, `bench` and `tests` (benchmarks import some) of a revision into a directory; returns it."""
+    archive = subprocess.run(
+        ["git", "archive", revision, "src", "bench", "tests"], cwd=_ROOT, check=True, stdout=subprocess.PIPE
+    )
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as opened:
+        opened.extractall(directory, filter="data")
+    return directory
+
+
+def run_round(tree: Path, parts: Sequence[str], jobs: int) -> Figures:
+    """Run one round with the benchmarks and the sources of this tree."""
+    figures: Figures = {}
+    if "kernel" in parts:
+        figures |= _run(tree, "bench.beside", "--round")
+    if "http" in parts:
+        figures |= http_figures(_run(tree, "bench.http", "--json", "--times", "1", "--jobs", str(jobs)))
     return figures
 
 
-def sources_of(revision: str, into: Path) -> Path:
-    """The sources as they were at a revision."""
-    archive = subprocess.run(["git", "archive", revision, "src"], cwd=_ROOT, check=True, stdout=subprocess.PIPE)
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as opened:
-        opened.extractall(into, filter="data")
-    return into / "src"
+def _run(tree: Path, module: str, *arguments: str) -> Any:
+    """The JSON that a benchmark of this tree prints."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
 
 
-async def one_round() -> dict[str, float]:
-    """The figures of the sources on the path."""
+def http_figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
+    """The rows of `bench http --json` as figures of which less is better."""
+    figures: Figures = {}
+    for row in rows:
+        name = f"http, {row['name']}"
+        if rate := row["jobs_per_s"]:
+            figures[f"{name}, µs a job"] = 1e6 / rate
+            for process in ("dispatcher", "worker", "PostgreSQL"):
+                if (cores := row["cores"].get(process)) is not None:
+                    figures[f"{name}, {process} processor µs a job"] = 1e6 * cores / rate
+        for call in _CALLS:
+            if (milliseconds := row[f"{call}_p50_ms"]) is not None:
+                figures[f"{name}, {call} p50 ms"] = milliseconds
+    return figures
+
+
+def compare(before: Sequence[Figures], now: Sequence[Figures]) -> list[tuple[str, float | None, float | None]]:
+    """Each figure with its medians before and now; None where a revision does not have it."""
+    names = dict.fromkeys(name for figures in (*now, *before) for name in figures)
+
+    def median(rounds: Sequence[Figures], name: str) -> float | None:
+        found = [figures[name] for figures in rounds if name in figures]
+        return statistics.median(found) if found else None
+
+    return [(name, median(before, name), median(now, name)) for name in names]
+
+
+def is_finding(before: float | None, now: float | None) -> bool:
+    """Whether this tree is slower by more than 15 %."""
+    return before is not None and now is not None and now > before * FINDING
+
+
+async def kernel_round() -> Figures:
+    """The kernel figures of the sources on the path."""
     import psycopg
     from psycopg.conninfo import make_conninfo
 
-    from bench import holding, kernel
+    from bench import kernel, lease_costs
     from tenure.embedded import Cluster
     from tenure.postgres.migrate import migrate
     from tenure.postgres.store import Store
@@ -60,7 +117,7 @@ async def one_round() -> dict[str, float]:
             migrate(dsn := make_conninfo(cluster.dsn, dbname=name))
             return dsn
 
-        figures: dict[str, float] = {}
+        figures: Figures = {}
         life = make("life")
         async with Store.open(life, connections=1) as store:
             side = kernel.Ours(store)
@@ -69,62 +126,69 @@ async def one_round() -> dict[str, float]:
                 server = kernel.one(connection, "select pid from pg_stat_activity where application_name = 'tenure'")
             for batch, jobs in ((1, 300), (100, 5_000), (500, 10_000)):
                 await kernel.lives(side, batch, jobs // 2)
-                for stage, seconds in (await _processor(side, batch, jobs, server)).items():
+                for stage, seconds in (await _processor_time(side, batch, jobs, server)).items():
                     figures[f"{stage}, batch {batch}, µs a job"] = seconds / jobs * 1e6
         figures["WAL bytes a life"] = await kernel.wal_per_life(make("wal"))
-        rest: dict[str, Any] = await holding.all_of(make, quick=True)
+        rest: dict[str, Any] = await lease_costs.all_of(make, quick=True)
         for verb in ("heartbeat_us", "fail_us", "reap_us"):
             for contract, value in rest[verb].items():
                 figures[f"{verb.removesuffix('_us')}, {contract}, µs a job"] = value
-        for who, value in rest["claimers_per_s"].items():
-            figures[f"claim by {who}, µs a job"] = 1e6 / value
+        for claimers, value in rest["claimers_per_s"].items():
+            figures[f"claim by {claimers}, µs a job"] = 1e6 / value
     return figures
 
 
-async def _processor(side: Any, batch: int, jobs: int, server: int) -> dict[str, float]:
-    """Seconds of processor time, client and server together, of each stage of so many lives."""
+async def _processor_time(side: Any, batch: int, jobs: int, server: int) -> dict[str, float]:
+    """Seconds of processor time, of client and server together, for each stage of these jobs."""
+    from bench import kernel
+
+    def clock() -> float:
+        return sum(kernel.clocks(server))
+
     spent = {"enqueue": 0.0, "claim": 0.0, "succeed": 0.0}
     for _ in range(0, jobs, batch):
-        before = sum(_clocks(server))
+        started = clock()
         await side.enqueue(batch)
-        enqueued = sum(_clocks(server))
+        enqueued = clock()
         held = await side.claim(batch)
-        claimed = sum(_clocks(server))
+        claimed = clock()
         await side.finish(held)
-        spent["enqueue"] += enqueued - before
+        spent["enqueue"] += enqueued - started
         spent["claim"] += claimed - enqueued
-        spent["succeed"] += sum(_clocks(server)) - claimed
+        spent["succeed"] += clock() - claimed
     return spent
 
 
-def _clocks(server: int) -> tuple[float, float]:
-    from bench import kernel
-
-    return kernel.clocks(server)
-
-
-def main() -> None:
-    """Measure both in turn and print the table."""
+def main() -> int:
+    """Measure both in turn and print the table; returns 1 when there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("revision", nargs="?", default="HEAD", help="what to compare this tree with")
-    parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--round", action="store_true", help="one round of the sources on the path, as JSON")
+    parser.add_argument("revision", nargs="?", default="HEAD", help="the revision to compare this tree with")
+    parser.add_argument("--times", type=int, default=3, metavar="N", help="rounds; default 3")
+    parser.add_argument("--jobs", type=int, default=2_000, metavar="N", help="jobs of each http row; default 2,000")
+    parser.add_argument("--only", choices=PARTS, help="only this part")
+    parser.add_argument("--round", action="store_true", help="one kernel round of the sources on the path, as JSON")
     options = parser.parse_args()
+    if min(options.times, options.jobs) < 1:
+        parser.error("--times and --jobs must be at least 1")
     if options.round:
-        print(json.dumps(asyncio.run(one_round())))
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        before = sources_of(options.revision, Path(directory))
-        rounds: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
-        for turn in range(options.times):
-            print(f"round {turn + 1} of {options.times} …", file=sys.stderr)
-            for name, source in (("before", before), ("now", _ROOT / "src")):
-                rounds[name].append(measured(source))
-    print(f"| figure | {options.revision} | this tree | ratio |\n|---|---|---|---|")
-    for figure in rounds["now"][0]:
-        was, now = (statistics.median(one[figure] for one in rounds[name]) for name in ("before", "now"))
-        print(f"| {figure} | {was:,.1f} | {now:,.1f} | {now / was:.2f} |")
+        print(json.dumps(asyncio.run(kernel_round())))
+        return 0
+    parts = [options.only] if options.only else PARTS
+    with tempfile.TemporaryDirectory(prefix="tenure-beside-") as directory:
+        trees = {"before": extract(options.revision, Path(directory)), "now": _ROOT}
+        rounds: dict[str, list[Figures]] = {name: [] for name in trees}
+        for number in range(options.times):
+            sys.stderr.write(f"round {number + 1} of {options.times} …\n")
+            for name in sorted(trees, reverse=bool(number % 2)):
+                rounds[name].append(run_round(trees[name], parts, options.jobs))
+    compared = compare(rounds["before"], rounds["now"])
+    print(f"| figure | {options.revision} | this tree | ratio | finding |\n|---|---|---|---|---|")
+    for name, before, now in compared:
+        medians = ("–" if median is None else f"{median:,.1f}" for median in (before, now))
+        ratio = f"{now / before:.2f}" if before and now is not None else "–"
+        print(f"| {name} | {' | '.join(medians)} | {ratio} | {'slower' if is_finding(before, now) else ''} |")
+    return int(any(is_finding(before, now) for _, before, now in compared))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

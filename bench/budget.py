@@ -1,10 +1,10 @@
-"""Where do the microseconds of one job go, and does a worker grow while it works?
+"""The processor time of one job by part, and the memory of a worker over many jobs.
 
     ./dev bench budget [--jobs 1000000]
 
-Processor time a job, not seconds, so that a busy machine blurs it less: of each verb through the store, of the worker's
-own part over a source that costs nothing, and of a real drain, by process and thread. The drain also shows the worker's
-memory: no-op jobs with fence, log, heartbeats and upkeep on, one process, 1,000 slots.
+Measures processor time per job, which varies less on a busy machine than seconds: of each verb through the store, of
+the worker's own code over a source without cost, and of a real drain by process and thread. The drain also shows the
+worker's memory: no-op jobs with fence, log, heartbeats and upkeep on, one process, 1,000 slots.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ import psycopg
 import uvloop
 
 import tenure
-from bench.deep.section import Table
+from bench.depth_sections.section import Table
 from bench.kernel import clocks
-from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract
 from tenure.embedded import Cluster
-from tenure.job import Held, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tenure.worker import Worker
+from tests.holder_calls import calls
 
 _BATCH = 1_000
 _NOW = datetime.now(UTC)
@@ -54,7 +55,7 @@ async def verbs(dsn: str, jobs: int = 60_000) -> Table:
     """Each verb in batches of 1,000 on one connection: microseconds a job of ours, and of the server process."""
     rows = []
     async with Store.open(dsn, connections=1, wake=False) as store:
-        async with store._engine._pool.connection() as connection:
+        async with store._engine._calls.pool.connection() as connection:
             server = connection.info.backend_pid
         spent: dict[str, list[float]] = {}
         for turn in range(2):  # the first warms up
@@ -68,10 +69,10 @@ async def verbs(dsn: str, jobs: int = 60_000) -> Table:
                         taken = await store.claim(worker="w", limit=_BATCH, claim_key=uuid4())
                         held.append([job.held for job in taken])
                     else:
-                        await store.succeed_many(held[n], [None] * _BATCH)
+                        await store.report("succeed", calls(held[n], results=[None] * _BATCH))
                 spent[verb] = [1e6 * (after - then) / jobs for after, then in zip(clocks(server), before, strict=True)]
             if turn == 0:
-                async with store._engine._pool.connection() as connection:
+                async with store._engine._calls.pool.connection() as connection:
                     await connection.execute("vacuum tenure.job")
         rows = [[verb, *(f"{one:.1f}" for one in both)] for verb, both in spent.items()]
     return Table("Through the store, microseconds of processor time a job:", ["verb", "client", "server"], rows)
@@ -88,7 +89,9 @@ class Nothing:
         """The one contract of these jobs."""
         return {"standard": BUILT_IN["standard"]}
 
-    async def due(self, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
+    async def due(
+        self, contracts: Sequence[str], queues: Sequence[str], types: Sequence[str] | None = None
+    ) -> list[str]:
         """Something, as long as there is any."""
         return ["standard"] if self._given < self._jobs else []
 
@@ -103,10 +106,6 @@ class Nothing:
         """All is well."""
         return [_moved(one) for one in held]
 
-    async def strangers(self, *_: Any, **__: Any) -> list[Any]:
-        """None."""
-        return []
-
     async def close(self) -> None:
         """Nothing to close."""
 
@@ -115,7 +114,7 @@ def _job(n: int, worker: str, key: UUID) -> Job:
     return Job(
         n + 1, "standard", "1", "running", "active", "default", "touch", "default", 5, 1, 0, 1, 5, '{"n": 1}', worker,
         _NOW + timedelta(seconds=30), _NOW, _NOW, _NOW, _NOW, None, None, None, None, None, None, None, None, None,
-        None, key, "",
+        None, None, key, "",
     )  # fmt: skip
 
 
@@ -203,9 +202,9 @@ async def drain(dsn: str, postmaster: int, jobs: int) -> tuple[Table, Table]:
 
 def main() -> None:
     """Measure, and print the tables."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--jobs", type=int, default=1_000_000)
-    jobs = asked.parse_args().jobs
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    jobs = parser.parse_args().jobs
     with tempfile.TemporaryDirectory(prefix="tenure-budget-") as directory, Cluster(Path(directory)) as cluster:
         migrate(cluster.dsn)
         with psycopg.connect(cluster.dsn, autocommit=True) as connection:

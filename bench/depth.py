@@ -27,11 +27,11 @@ from pathlib import Path
 
 import psycopg
 
-from bench.deep import lives, rows
-from bench.deep.chart import draw
-from bench.deep.pinned import pinned
-from bench.deep.section import Make, Section
-from bench.deep.workers import workers
+from bench.depth_sections import life_costs, rows
+from bench.depth_sections.chart import draw
+from bench.depth_sections.old_snapshot import pinned
+from bench.depth_sections.section import Make, Section
+from bench.depth_sections.workers import workers
 from bench.kernel import SETTINGS, migrated, one
 from tenure.embedded import Cluster
 
@@ -40,7 +40,7 @@ from tenure.embedded import Cluster
 _SERVER = {**SETTINGS, "autovacuum": "off", "max_connections": "300"}
 
 _SECTIONS: dict[str, Callable[[Make, bool], Awaitable[Section]]] = {
-    "rows": rows.rows, "urgent": rows.urgent, "payload": lives.payload, "contracts": lives.contracts,
+    "rows": rows.rows, "urgent": rows.urgent, "payload": life_costs.payload, "contracts": life_costs.contracts,
     "workers": workers,
 }  # fmt: skip
 

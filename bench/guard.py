@@ -1,11 +1,11 @@
-"""Does anything do more work than it did? Plans and counted work, beside what is recorded; never seconds.
+"""Does a verb do more work than recorded? Compares plans and counted work, never seconds.
 
-    ./dev bench guard             the table, and what is worse than recorded (then the exit code is 1)
-    ./dev bench guard --record    write what was counted to bench/guard.json, for every PostgreSQL that is found here
+    ./dev bench guard             the table, and every figure above its record (then the exit code is 1)
+    ./dev bench guard --record    write the counts to bench/guard.json, for every PostgreSQL on this machine
 
-A table of 20,000 ready and 20,000 finished jobs with their log. Counted for each verb, a job: statements, rows read,
-index entries read, pages touched (however often), and WAL bytes; and what the plans are made of. And for the life of
-500 jobs through the real worker: statements, commits and WAL bytes. `counted.py` says how. `./dev test` runs the same.
+The tables hold 20,000 ready and 20,000 finished jobs with their log. Counted for each verb, per job: statements, rows
+read, index entries read, page accesses and WAL bytes; and the nodes of the plans. For the life of 500 jobs through the
+real worker: statements, commits and WAL bytes. `statement_counts.py` describes the method. `./dev test` runs it too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.course import Figures, Seen, server
+from bench.guard_steps import Figures, Seen, server
 from tenure.embedded import binaries, find_binaries
 
 RECORD = Path(__file__).with_name("guard.json")
@@ -113,8 +113,8 @@ def servers() -> dict[int, Path]:
         there += [path for path in binaries._candidates() if (path / "postgres").exists()]
     found: dict[int, Path] = {}
     for path in there:
-        said = subprocess.run([path / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-        found.setdefault(int(said.split()[2].split(".")[0]), path)
+        version = subprocess.run([path / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+        found.setdefault(int(version.split()[2].split(".")[0]), path)
     return {version: path for version, path in sorted(found.items()) if 15 <= version <= 18}
 
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="write bench/guard.json")
     options = parser.parse_args()
     found: dict[int, Seen] = {}
-    told: list[str] = []
+    reports: list[str] = []
     for version, programs in servers().items():
         print(f"counting on PostgreSQL {version} …", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="tenure-guard-") as place, server(Path(place), programs) as course:
@@ -145,13 +145,13 @@ def main() -> None:
         family, was = recorded(version) if RECORD.exists() else (version, Seen())
         show(version, found[version], was)
         if faults := worse(was, found[version]):
-            told.append(explained(faults, version, family))
+            reports.append(explained(faults, version, family))
     if options.record:
         if bad := [fault for seen in found.values() for fault in reads_all(seen)]:
             raise SystemExit("not recorded: " + "; ".join(bad))
         record(found)
-    elif told:
-        raise SystemExit("\n".join(told))
+    elif reports:
+        raise SystemExit("\n".join(reports))
 
 
 if __name__ == "__main__":

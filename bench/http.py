@@ -1,10 +1,10 @@
-"""How much goes through one dispatcher, and what HTTP costs beside a worker that has the database itself.
+"""The throughput of one dispatcher, and the cost of HTTP beside a worker that uses the database directly.
 
     ./dev bench http [--quick] [--jobs N] [--concurrency N] [--times N] [--no-direct] [--json]
 
-One PostgreSQL, one dispatcher process, one process that makes the load with a key, all on the same cores; beside them,
-in turn, the library's own worker on the same number of jobs. The table says what share of a core each of the three
-took, so that one sees what limits. What the rows mean: docs/reference/bench.md.
+One PostgreSQL, one dispatcher process and one load generator with an API key share the cores; the library's own worker
+drains the same number of jobs in turn with them. The table shows the share of a core that each process used, which
+shows the bottleneck. docs/reference/bench.md describes the rows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.deep.section import Table, ratio
-from bench.deep.section import shown as figure
-from bench.field import installing, measuring, servers
-from bench.field.known import TENURE
-from bench.field.measuring import Side, Sizes
-from bench.field.running import Running, Stuck
-from bench.wire.load import TASKS
+from bench.comparison import installation, measurements, servers
+from bench.comparison.measurements import Side, Sizes
+from bench.comparison.peers import TENURE
+from bench.comparison.process import Running, Stuck
+from bench.depth_sections.section import Table, ratio
+from bench.depth_sections.section import shown as figure
+from bench.http_load.load import TASKS
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 
@@ -71,15 +71,15 @@ class Bench:
     def __init__(self, postgres: servers.Postgres, dispatcher: Running, generator: Running) -> None:
         self._postgres = postgres
         self._dispatcher, self._generator = dispatcher, generator
-        self.direct = Side(TENURE, postgres, installing.command(TENURE))
+        self.direct = Side(TENURE, postgres, installation.command(TENURE))
         self.rows: dict[str, Row] = {}
 
     def load(self, name: str, question: str, jobs: int, clients: int, *, has_rate: bool = True) -> None:
         """Let the generator do this, and note what came of it and who used how much of a core."""
         tell(f"  {name} …")
         before = self._clocks()
-        words = self._generator.ask(question, 60 + jobs / 20)
-        after, found = self._clocks(), json.loads(words[1])
+        answer = self._generator.ask(question, 60 + jobs / 20)
+        after, found = self._clocks(), json.loads(answer[1])
         row = self.rows.setdefault(name, Row(jobs, clients))
         if has_rate:
             row.per_s.append(jobs / found["seconds"])
@@ -104,7 +104,7 @@ class Bench:
     def drain_directly(self, jobs: int) -> None:
         """The library's worker, in a database of its own."""
         tell(f"  {_DIRECT} …")
-        done = measuring.drain(self.direct, jobs)
+        done = measurements.drain(self.direct, jobs)
         row = self.rows.setdefault(_DIRECT, Row(jobs, 1))
         row.per_s.append(done.drain_per_s)
         for who, seconds in (("worker", done.client_s), ("PostgreSQL", done.server_s)):
@@ -114,7 +114,7 @@ class Bench:
     def wait_directly(self, jobs: int) -> None:
         """The same worker, idle: from the call that enqueues to the handler's first line."""
         tell(f"  {_DIRECT_IDLE} …")
-        found = measuring.idle(self.direct, jobs, 0.02)
+        found = measurements.idle(self.direct, jobs, 0.02)
         tail = statistics.quantiles(found, n=100, method="inclusive")[98]
         self.rows.setdefault(_DIRECT_IDLE, Row(jobs, 1)).calls.setdefault("wait", []).append(
             (statistics.median(found), tail)
@@ -132,13 +132,13 @@ def running(postgres: servers.Postgres) -> Iterator[Bench]:
     address = postgres.fresh("tenure_http")
     migrate(address)
     key = asyncio.run(_key(address))
-    environment = installing.environment(TENURE)
+    environment = installation.environment(TENURE)
     serve = [sys.executable, "-m", "tenure", "serve", "--port", "0", "--log-level", "warning"]
-    # Where it listens is said on stderr.
+    # The dispatcher prints its address on stderr.
     command = ["sh", "-c", 'exec "$@" 2>&1', "sh", *serve, "--database-url", address]
     with Running(command, environment) as dispatcher:
         url = _address(dispatcher)
-        generate = [sys.executable, "-m", "bench.wire.load", url]
+        generate = [sys.executable, "-m", "bench.http_load.load", url]
         with Running(generate, {**environment, "TENURE_BENCH_KEY": key}) as generator:
             while generator.line(_PATIENCE_S) != ["ready"]:
                 pass
@@ -152,19 +152,19 @@ async def _key(address: str) -> str:
 
 
 def _address(dispatcher: Running) -> str:
-    """Where the dispatcher says that it listens; refuses with its last words when it does not."""
-    words: list[str] = []
+    """The address that the dispatcher prints; refuses with its last output when it prints none."""
+    last_output: list[str] = []
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         try:
-            said = dispatcher.line(_PATIENCE_S)
+            output = dispatcher.line(_PATIENCE_S)
         except Stuck as error:
-            raise Stuck(f"{error}: {' '.join(words)}") from None
-        words = said or words
-        for word in said:
+            raise Stuck(f"{error}: {' '.join(last_output)}") from None
+        last_output = output or last_output
+        for word in output:
             if word.startswith("http://"):
                 return word
-    raise Stuck(f"the dispatcher never said where it listens: {' '.join(words)}")
+    raise Stuck(f"the dispatcher never printed where it listens: {' '.join(last_output)}")
 
 
 def measure(bench: Bench, jobs: int, clients: int, idle: int, *, direct: bool) -> None:
@@ -239,17 +239,17 @@ def _shares(row: Row) -> list[float | None]:
             row.share("PostgreSQL")]  # fmt: skip
 
 
-def run(given: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Measure and print."""
-    jobs = Sizes(jobs=given.jobs or (2_000 if given.quick else 10_000)).jobs_for(TENURE)
+    jobs = Sizes(jobs=options.jobs or (2_000 if options.quick else 10_000)).jobs_for(TENURE)
     idle = max(5, min(200, jobs // 50))
-    times = 1 if given.quick else given.times
+    times = 1 if options.quick else options.times
     with servers.postgres(None) as postgres, running(postgres) as bench:
         for turn in range(times):
             tell(f"repetition {turn + 1} of {times}")
-            measure(bench, jobs, given.concurrency, idle, direct=given.direct)
+            measure(bench, jobs, options.concurrency, idle, direct=options.direct)
         machine = f"{servers.machine()}, {postgres.called}"
-    if given.json:
+    if options.json:
         print(json.dumps(as_rows(bench.rows)))
         return
     print(f"# Over HTTP, beside the direct worker\n\n{machine}, all processes on the same cores; {jobs:,} jobs a row,")
@@ -260,22 +260,22 @@ def run(given: argparse.Namespace) -> None:
 
 def main() -> int:
     """Read the command line."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add: Callable[..., object] = asked.add_argument
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add: Callable[..., object] = parser.add_argument
     add("--quick", action="store_true", help="fewer jobs, once: half a minute")
-    add("--jobs", type=int, metavar="N", help="of each row, in whole hundreds; 10,000 when not said")
-    add("--concurrency", type=int, default=64, metavar="N", help="clients that claim one by one; 64 when not said")
-    add("--times", type=int, default=3, metavar="N", help="interleaved repetitions; 3 when not said")
+    add("--jobs", type=int, metavar="N", help="of each row, in whole hundreds; 10,000 by default")
+    add("--concurrency", type=int, default=64, metavar="N", help="clients that claim one by one; 64 by default")
+    add("--times", type=int, default=3, metavar="N", help="interleaved repetitions; 3 by default")
     add("--no-direct", dest="direct", action="store_false", help="leave out the direct worker")
     add("--json", action="store_true", help="stdout is only the list of rows")
-    given = asked.parse_args()
-    if min(given.jobs or 1, given.concurrency, given.times) < 1:
-        asked.error("at least one of each")
+    options = parser.parse_args()
+    if min(options.jobs or 1, options.concurrency, options.times) < 1:
+        parser.error("at least one of each")
     # A shell starts what it puts into the background deaf to SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends through every `finally`
     try:
-        run(given)
+        run(options)
     except Stuck as error:
         tell(str(error))
         return 1

@@ -9,7 +9,7 @@
    the same claim on a table of 1,000 ready jobs.
 3. WAL bytes of one life.
 4. Processor time of client and server, apart, for each stage of a life (Linux).
-5. Heartbeats, failures, reaping, and 64 claimers beside one that shares (`holding.py`).
+5. Heartbeats, failures, reaping, and 64 claimers beside one that shares (`lease_costs.py`).
 
 Compare ratios within one run; seconds differ between machines and between days.
 """
@@ -34,13 +34,14 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from bench import holding
+from bench import lease_costs
 from tenure.embedded import Cluster
-from tenure.job import Job, NewJob
+from tenure.jobs.job import Job, NewJob
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.migrate import migrate
 from tenure.postgres.statement import array
 from tenure.postgres.store import Store
+from tests.holder_calls import calls
 
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h"}
 _PAYLOAD = {"to": "somebody@example.org", "subject": "hello", "n": 7}
@@ -155,7 +156,7 @@ class Ours:
 
     async def finish(self, jobs: list[Job]) -> None:
         """End them."""
-        await self.store.succeed_many([job.held for job in jobs], [{"ok": True}] * len(jobs))
+        await self.store.report("succeed", calls([job.held for job in jobs], results=[{"ok": True}] * len(jobs)))
 
 
 async def lives(side: Any, batch: int, jobs: int) -> tuple[float, float, float]:
@@ -349,7 +350,7 @@ def show(report: dict[str, Any]) -> None:
         print("|---|---|---|")
         for stage, (client, server) in report["processor"].items():
             print(f"| {stage} | {client} | {server} |")
-    holding.show(report["holding"])
+    lease_costs.show(report["holding"])
     print(f"\nWAL: {report['wal_bytes']:,} bytes a life (batches of 500); PostgreSQL {report['postgres']}")
 
 
@@ -383,7 +384,7 @@ def main() -> None:
         linux = Path("/proc/self/schedstat").exists()
         report["processor"] = asyncio.run(processor_time(make("processor"))) if linux else {}
         print("measuring held jobs …", file=sys.stderr)
-        report["holding"] = asyncio.run(holding.all_of(make, options.quick))
+        report["holding"] = asyncio.run(lease_costs.all_of(make, options.quick))
         print("measuring depth …", file=sys.stderr)
         report["depth"] = asyncio.run(depth(make, options.quick))
     if options.json:

@@ -1,10 +1,10 @@
-"""How fast does `tenure verify` read, and does its memory stay flat?
+"""The speed of `tenure verify`, and its memory over many jobs.
 
     ./dev bench verify [--jobs 1000000] [--json]
 
-Finished jobs are written by SQL as their contract would leave them (each a row and the two log rows of its claim and
-its success), on an embedded PostgreSQL of its own, and audited in this process. The peak of its memory is noted before
-the audit, after the first page, and at 10 %, 50 % and 100 % of the jobs.
+SQL writes finished jobs as their contract would leave them (a row, and the two log rows of its claim and its success)
+on an embedded PostgreSQL of its own, and this process audits them. It records its peak memory before the audit, after
+the first page, and at 10 %, 50 % and 100 % of the jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.kernel import SETTINGS
 from tenure.embedded import Cluster
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
-from tenure.proof import Audited, audit
+from tenure.proof import AuditReport, audit
 
 _AT_ONCE = 100_000
 
@@ -76,14 +76,14 @@ async def measured(dsn: str, jobs: int) -> dict[str, Any]:
     """Audit the database; the figures."""
     memory = {"before": round(peak(), 1)}
 
-    def tell(so_far: Audited) -> None:
+    def note(so_far: AuditReport) -> None:
         memory.setdefault("first page", round(peak(), 1))
         for share in (10, 50, 100):
             if so_far.jobs * 100 >= jobs * share:
                 memory.setdefault(f"{share} %", round(peak(), 1))
 
     async with Store.open(dsn, connections=1) as store:
-        report = await audit(store, tell=tell)
+        report = await audit(store, on_page=note)
     if report.violations or report.jobs != jobs:
         raise SystemExit(f"{report.jobs} jobs read, {report.violations[:3]}: these figures are of no sound audit")
     return {

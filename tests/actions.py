@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.step import HOLDERS_VERBS, Action, Standing
+from tenure.model.step import HOLDER_ACTIONS, Action, Standing
 
 
 def action(word: str, job: Standing) -> Action:
@@ -10,7 +10,7 @@ def action(word: str, job: Standing) -> Action:
     verb, _, detail = word.partition(":")
     if verb == "late":
         return Action(detail, job.claims - 1 if job.held else job.claims)
-    proof = job.claims if verb in HOLDERS_VERBS else None
+    proof = job.claims if verb in HOLDER_ACTIONS else None
     if verb == "fail":
         return Action(verb, proof, verdict=detail or "retry")
     if verb == "to":

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from tenure.contract import Contract, Path, Retryable, Role, Verdict, paths
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract, Path, Retryable, RetryVerdict, Role, paths
 from tenure.errors import Unsound
 
 STANDARD, PHASE27, DISPATCHER = BUILT_IN["standard"], BUILT_IN["phase27"], BUILT_IN["dispatcher"]
@@ -57,7 +57,7 @@ def knowing(state: str, *roles: Role) -> Change:
 def answering(trigger: str) -> Change:
     """One more class of errors, with this answer to them."""
     return lambda contract: replace(
-        contract, retryable=Retryable("class", {**contract.retryable.classes, "OddError": Verdict(trigger)})
+        contract, retryable=Retryable("class", {**contract.retryable.classes, "OddError": RetryVerdict(trigger)})
     )
 
 

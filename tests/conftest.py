@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +21,8 @@ from psycopg.conninfo import make_conninfo
 from tenure.embedded import Cluster
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
+from tenure.postgres.test_databases import MARK
+from tests import memory
 from tests.clock import StoppedClock
 from tests.harness import Harness
 from tests.pooler import Pooler, pooling
@@ -27,7 +31,11 @@ from tests.pooler import Pooler, pooling
 _TEMPLATE = os.environ.get("TENURE_TEST_TEMPLATE", "tenure_template")
 
 # Tests kill processes, not machines: what PostgreSQL was told is safe in the operating system's memory.
-_SETTINGS = {"fsync": "off", "max_connections": "300", "shared_buffers": "256MB", "max_wal_size": "4GB"}
+_SETTINGS = {"fsync": "off", "max_connections": "300", "shared_buffers": "256MB", "max_wal_size": "1GB"}
+
+_CLUSTER_PLACE = pytest.StashKey[str | None]()
+
+OwnCluster = Callable[..., AbstractContextManager[Cluster]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,16 +49,50 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.reverse()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose where this run's PostgreSQL keeps its files: in memory if there is enough, else beside pytest's own."""
+    if hasattr(config, "workerinput"):
+        config.stash[_CLUSTER_PLACE] = config.workerinput["cluster_place"]
+        return
+    place = None if "TENURE_TEST_DATABASE_URL" in os.environ else memory.directory()
+    if place:
+        config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
+    config.stash[_CLUSTER_PLACE] = place
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of xdist which place the run's PostgreSQL has."""
+    node.workerinput["cluster_place"] = node.config.stash[_CLUSTER_PLACE]
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of this run's PostgreSQL: DATABASE_URL, or an embedded one that all test processes share."""
     if given := os.environ.get("TENURE_TEST_DATABASE_URL"):
         yield given
         return
     root = tmp_path_factory.getbasetemp()
     shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    with Cluster(shared / "cluster", settings=_SETTINGS) as cluster:
+    place = request.config.stash[_CLUSTER_PLACE]
+    with Cluster(Path(place or shared, "cluster"), settings=_SETTINGS) as cluster:
         yield cluster.dsn
+
+
+@pytest.fixture(scope="session")
+def own_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OwnCluster:
+    """Start a PostgreSQL of a test's own, with these settings; its files are where those of this run's server are."""
+    place = request.config.stash[_CLUSTER_PLACE]
+
+    @contextmanager
+    def begin(**settings: str) -> Iterator[Cluster]:
+        with (
+            tempfile.TemporaryDirectory(dir=place or tmp_path_factory.getbasetemp()) as made,
+            Cluster(Path(made, "cluster"), settings={"fsync": "off", **settings}) as cluster,
+        ):
+            yield cluster
+
+    return begin
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +122,7 @@ def own_database(server: str, options: str = "") -> Iterator[str]:
     name = new_name()
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"create database {name} {options}".encode())
+        connection.execute(f"comment on database {name} is '{MARK}'".encode())
         yield make_conninfo(server, dbname=name)
         connection.execute(f"drop database {name} with (force)".encode())
 
@@ -194,6 +237,7 @@ class Databases:
         """Make a fresh copy; the first one is looked at."""
         name = new_name()
         server.execute(f"create database {name} template {self.template}".encode())
+        server.execute(f"comment on database {name} is '{MARK}'".encode())
         if self.look is None:
             with self.connected(name) as connection:
                 self.look = Look.at(connection)

@@ -99,6 +99,14 @@ class Harness:
         """Let the leases of these jobs have run out a second ago."""
         self.sql("update tenure.job set lease_expires_at = now() - interval '1 second' where id = any(%s)", list(ids))
 
+    def wear(self, *ids: int) -> None:
+        """Let more than half of the leases of these jobs be over: the next beat renews. Five minutes are left."""
+        self.sql(
+            "update tenure.job set lease_ms = 900000, heartbeat_ms = 900000, "
+            "lease_expires_at = clock_timestamp() + interval '300 s' where id = any(%s)",
+            list(ids),
+        )
+
     def due(self, *ids: int) -> None:
         """Let the due time of these jobs be now."""
         self.sql("update tenure.job set due_at = now() where id = any(%s)", list(ids))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from tenure.around import Around
-from tenure.contract import HELD, Contract
 from tenure.contracts import BUILT_IN
-from tenure.event import Logged
-from tenure.job import Job
-from tenure.why import next_steps, why
+from tenure.contracts.declaration import HELD, Contract
+from tenure.jobs.event import LogEntry
+from tenure.jobs.job import Job
+from tenure.jobs.why import Situation, explain_job, next_commands
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 ERROR = {"type": "TimeoutError", "message": "too slow", "code": "SLOW"}
@@ -27,7 +26,7 @@ class Life:
     def __init__(self, contract: Contract, **row: Any) -> None:
         self.contract = contract
         self.state, self.role = contract.initial, "ready"
-        self.log: list[Logged] = []
+        self.log: list[LogEntry] = []
         self.row: dict[str, Any] = {
             **dict.fromkeys(Job._fields), "id": 7, "contract": contract.name, "version": contract.version,
             "queue": "mail", "type": "send", "tenant_id": "default", "priority": 5, "claims": 0, "raises": 0,
@@ -72,7 +71,7 @@ class Life:
         row = self.row
         counts = (row["claims"], row["counter"], row["max_attempts"])
         self.log.append(
-            Logged(row["id"], len(self.log) + 1, ts, hop, trigger, self.state, to, *counts, actor, reason, facts)
+            LogEntry(row["id"], len(self.log) + 1, ts, hop, trigger, self.state, to, *counts, actor, reason, facts)
         )
 
     @property
@@ -82,11 +81,11 @@ class Life:
 
     def told(self, **around: Any) -> str:
         """The answer, as one text."""
-        return " ".join(why(self.job, self.log, self.contract, NOW, Around(**around)))
+        return " ".join(explain_job(self.job, self.log, self.contract, NOW, Situation(**around)))
 
     def steps(self, **around: Any) -> list[str]:
         """The commands."""
-        return next_steps(self.job, self.contract, Around(**around))
+        return next_commands(self.job, self.contract, Situation(**around))
 
 
 def life(name: str, *triggers: str, **row: Any) -> Life:

@@ -21,9 +21,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenure.embedded.account import choose_account
 from tenure.embedded.binaries import find_binaries
-from tenure.embedded.place import Place
+from tenure.embedded.directory import ClusterDirectory
 from tenure.postgres import engine
-from tenure.postgres.connect import reached
+from tenure.postgres.connect import probe_dsn
 
 #: More than any test has waiting for a lock.
 SESSIONS = 80
@@ -87,15 +87,15 @@ def pooling(server: str, program: str, *more: str, everybody: bool = True) -> It
     )
     (place / "users").write_text('"postgres" ""\n')
     (place / "data").mkdir()
-    account = choose_account(Place(place), find_binaries())
-    account.own(place)
+    account = choose_account(ClusterDirectory(place), find_binaries())
+    account.take_over(place)
     process = subprocess.Popen([*account.prefix, program, "-q", str(settings)], stderr=subprocess.PIPE, text=True)
     try:
         pooler = Pooler(place, server)
         _wait(pooler, process, place)
         with pytest.MonkeyPatch.context() as patch:
             if everybody:
-                patch.setattr(engine, "reached", lambda dsn: reached(pooler.through(dsn)))
+                patch.setattr(engine, "probe_dsn", lambda dsn, *more: probe_dsn(pooler.through(dsn), *more))
             yield pooler
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""absurd: concurrency 50, polling every 50 ms. It has no way to make many at once."""
+"""absurd: concurrency 50, polling every 50 ms. It cannot enqueue in batches."""
 
 from __future__ import annotations
 

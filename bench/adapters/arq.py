@@ -1,4 +1,4 @@
-"""arq: 100 jobs at once, polling every 50 ms, no results kept, uvloop. It has no way to make many at once."""
+"""arq: 100 jobs at once, polling every 50 ms, no results kept, uvloop. It cannot enqueue in batches."""
 
 from __future__ import annotations
 

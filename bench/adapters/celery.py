@@ -1,4 +1,4 @@
-"""Celery on Redis: the solo pool, 256 prefetched, no results. It has no way to make many at once."""
+"""Celery on Redis: the solo pool, 256 prefetched, no results. It cannot enqueue in batches."""
 
 from __future__ import annotations
 

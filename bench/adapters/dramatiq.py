@@ -1,4 +1,4 @@
-"""Dramatiq on Redis with 8 threads in one process. It has no way to make many at once."""
+"""Dramatiq on Redis with 8 threads in one process. It cannot enqueue in batches."""
 
 from __future__ import annotations
 

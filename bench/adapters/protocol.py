@@ -1,14 +1,14 @@
-"""What every adapter answers, so that the driver measures all of them with the same code.
+"""The commands of every adapter, so that the driver measures all peers with the same code.
 
-    setup ADDRESS           make what the peer needs in an empty database
-    worker ADDRESS          run the peer's worker; at the first handler and at every hundredth say `at COUNT SECONDS`
-    worker ADDRESS each     the same, but say `at N SECONDS` at the begin of every handler
-    producer ADDRESS        say `ready`, then answer each line of stdin:
-        many COUNT          make so many jobs in the peer's best way; `many COUNT SECONDS`
-        one N               make one job; `one N SECONDS`, where SECONDS is when that began
+    setup ADDRESS           create what the peer needs in an empty database
+    worker ADDRESS          run the peer's worker; print `at COUNT SECONDS` at the first handler and at every hundredth
+    worker ADDRESS each     the same, but print `at N SECONDS` at the start of every handler
+    producer ADDRESS        print `ready`, then answer each line of stdin:
+        many COUNT          create this many jobs in the peer's fastest way; `many COUNT SECONDS`
+        one N               create one job; `one N SECONDS`, where SECONDS is the time of the call
 
-Seconds are those of the machine's monotonic clock, which all processes share. `protocol.mjs` is the same for Node. A
-worker or producer whose stdin ends, ends: nothing is left over when the driver is killed.
+Seconds come from the machine's monotonic clock, which all processes share. `protocol.mjs` is the same for Node. A
+worker or producer ends when its stdin ends, so nothing is left over when the driver is killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SAQ on Redis or on PostgreSQL, as the address says: concurrency 50, uvloop. It has no way to make many at once."""
+"""SAQ on Redis or on PostgreSQL, as the address says: concurrency 50, uvloop. It cannot enqueue in batches."""
 
 from __future__ import annotations
 

@@ -4,75 +4,51 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-# The public names, sorted, at most 20. To add one: here, in `_HOMES`, and as an import for type checkers.
-__all__ = (
-    "App",
-    "AsyncTaskQueue",
-    "Cancel",
-    "Context",
-    "Contract",
-    "DependencyUnavailable",
-    "Job",
-    "JobFailed",
-    "LeaseConflictError",
-    "Middleware",
-    "PermanentError",
-    "PolicyViolation",
-    "Settings",
-    "Snooze",
-    "Task",
-    "TenureError",
-    "Ticket",
-    "TransientError",
-    "ValidationError",
-)
+# Module → its public names. They are loaded at first use, so that `import tenure` is fast and loads no driver.
+# To add a name (at most 20): here, in `__all__`, and as an import for type checkers.
+_MODULES = {
+    "tenure.app": ("App",),
+    "tenure.context": ("Cancel", "Context", "Snooze"),
+    "tenure.contracts.declaration": ("Contract",),
+    "tenure.errors": (
+        "DependencyUnavailable", "JobFailed", "LeaseConflictError", "PermanentError", "PolicyViolation", "TenureError",
+        "TransientError", "ValidationError",
+    ),
+    "tenure.jobs.job": ("Job",),
+    "tenure.middleware": ("Middleware",),
+    "tenure.queue": ("AsyncTaskQueue",),
+    "tenure.settings": ("Settings",),
+    "tenure.task": ("Task", "Ticket"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-# Where each public name lives. They are loaded at first use, so that `import tenure` costs next to nothing
-# and loads no driver.
-_HOMES: dict[str, str] = {
-    "App": "tenure.app",
-    "AsyncTaskQueue": "tenure.queue",
-    "Cancel": "tenure.directive",
-    "Context": "tenure.context",
-    "Contract": "tenure.contract",
-    "DependencyUnavailable": "tenure.errors",
-    "Job": "tenure.job",
-    "JobFailed": "tenure.errors",
-    "LeaseConflictError": "tenure.errors",
-    "Middleware": "tenure.middleware",
-    "PermanentError": "tenure.errors",
-    "PolicyViolation": "tenure.errors",
-    "Settings": "tenure.settings",
-    "Snooze": "tenure.directive",
-    "Task": "tenure.task",
-    "TenureError": "tenure.errors",
-    "Ticket": "tenure.task",
-    "TransientError": "tenure.errors",
-    "ValidationError": "tenure.errors",
-}
+__all__ = (
+    "App", "AsyncTaskQueue", "Cancel", "Context", "Contract", "DependencyUnavailable", "Job", "JobFailed",
+    "LeaseConflictError", "Middleware", "PermanentError", "PolicyViolation", "Settings", "Snooze", "Task",
+    "TenureError", "Ticket", "TransientError", "ValidationError",
+)  # fmt: skip
 
 if TYPE_CHECKING:
-    from tenure.app import App as App
-    from tenure.context import Context as Context
-    from tenure.contract import Contract as Contract
-    from tenure.directive import Cancel as Cancel
-    from tenure.directive import Snooze as Snooze
-    from tenure.errors import DependencyUnavailable as DependencyUnavailable
-    from tenure.errors import JobFailed as JobFailed
-    from tenure.errors import LeaseConflictError as LeaseConflictError
-    from tenure.errors import PermanentError as PermanentError
-    from tenure.errors import PolicyViolation as PolicyViolation
-    from tenure.errors import TenureError as TenureError
-    from tenure.errors import TransientError as TransientError
-    from tenure.errors import ValidationError as ValidationError
-    from tenure.job import Job as Job
-    from tenure.middleware import Middleware as Middleware
-    from tenure.queue import AsyncTaskQueue as AsyncTaskQueue
-    from tenure.settings import Settings as Settings
-    from tenure.task import Task as Task
-    from tenure.task import Ticket as Ticket
+    from tenure.app import App
+    from tenure.context import Cancel, Context, Snooze
+    from tenure.contracts.declaration import Contract
+    from tenure.errors import (
+        DependencyUnavailable,
+        JobFailed,
+        LeaseConflictError,
+        PermanentError,
+        PolicyViolation,
+        TenureError,
+        TransientError,
+        ValidationError,
+    )
+    from tenure.jobs.job import Job
+    from tenure.middleware import Middleware
+    from tenure.queue import AsyncTaskQueue
+    from tenure.settings import Settings
+    from tenure.task import Task, Ticket
 else:
-    # Hidden from type checkers, which would otherwise take any misspelt name for an object.
+    # Hidden from type checkers, which would accept any misspelt name otherwise.
 
     def __getattr__(name: str) -> object:
         """Load a public name at its first use."""
@@ -85,5 +61,5 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """What the module has, loaded or not."""
+        """Return the names of the module, loaded or not."""
         return sorted({*globals(), *_HOMES})

@@ -3,13 +3,14 @@
     TenureError
     ├── BadInput (also ValueError)      the call was wrong; nothing was written
     │   ├── UnknownContract             no such contract, or no such version of it
+    │   ├── NotATestDatabase            tenure.testing was given a database that was not made for tests
     │   └── PayloadTooLarge             over the limit; nothing was written
-    ├── Refused                         the call was understood and the database said no; nothing was written
+    ├── Refused                         the database refused the call; nothing was written
     │   ├── JobNotFound
-    │   ├── InvalidTransition           the contract knows no such hop from where the job is; its own code
-    │   ├── StaleLease                  the caller does not hold the job (any more); says who does
+    │   ├── InvalidTransition           the contract has no such hop from this state; has the contract's own code
+    │   ├── StaleLease                  the caller does not hold the job (any more); names the holder
     │   ├── NotDue                      the job is ready, but not yet
-    │   ├── Busy                        another transaction has the row; ask again
+    │   ├── Busy                        another transaction has locked the row; try again
     │   └── IdempotencyConflict         the key was used before with another body
     ├── ContractError
     │   ├── Unsound (also ValueError)   the declaration contradicts itself; says what and where
@@ -18,15 +19,16 @@
     │   ├── SchemaMissing               run `tenure migrate`
     │   ├── SchemaTooNew                this Tenure is older than the database
     │   └── MigrationChanged            an applied migration is not the one in this release
-    ├── CannotConnect                   no connection could be had; nothing was done
+    ├── CannotConnect                   no connection could be opened; nothing was done
     ├── Unavailable                     PostgreSQL could not do it (disk full, cancelled…); nothing was done
     │   └── NotPermitted                the connection's role, or the key, may not do it
-    ├── ConnectionLost                  the answer is unknown; repeat the call with the same key
+    ├── ConnectionLost                  the outcome is unknown; repeat the call with the same key
+    ├── DatabaseRequired                no address was given, and an embedded PostgreSQL is refused here
     ├── EmbeddedError                   the embedded PostgreSQL could not be found, made or started
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
     │   └── StartFailed                 with the end of the server's log (defined in tenure.embedded)
-    ├── JobFailed                       the job whose result was waited for did not end well
-    └── TaskError                       raised by handlers to say what kind of failure it was
+    ├── JobFailed                       the awaited job did not succeed
+    └── TaskError                       raised by handlers to classify a failure
         ├── TransientError              try again
         │   ├── DependencyUnavailable   another service that the job needs did not answer
         │   └── InfrastructureFailure   the machine or process that ran the job failed
@@ -34,8 +36,8 @@
         │   └── PolicyViolation         a rule forbids the job
         └── ValidationError             the input was wrong, so do not
 
-Each class has a `code` for machines; a message says what happened and what to do next. What a dispatcher tells of is
-raised as the class that it was there (`retold`).
+Each class has a `code` for programs. The message says what happened and what to do next. An error that a dispatcher
+reports is raised here as the same class (`error_from_code`).
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from typing import Any, ClassVar, Final
 
 
 class TenureError(Exception):
-    """The root: catch it to catch everything Tenure raises."""
+    """The base class of all errors of Tenure."""
 
     code: ClassVar[str] = "E-TENURE"
 
@@ -69,8 +71,14 @@ class PayloadTooLarge(BadInput):
     code = "E-PAYLOAD-TOO-LARGE"
 
 
+class NotATestDatabase(BadInput):
+    """`tenure.testing` was given a database that was not made for tests; nothing was changed."""
+
+    code = "E-NOT-A-TEST-DATABASE"
+
+
 class Refused(TenureError):
-    """The database said no, and changed nothing."""
+    """The database refused the call and changed nothing."""
 
     code = "E-REFUSED"
 
@@ -80,7 +88,7 @@ class Refused(TenureError):
         self.reason_code = code or self.code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A refusal travels between processes as it is, whatever its class wants to be made of."""
+        """Pickle a refusal without calling its constructor, whose arguments differ per class."""
         return _refusal, (type(self), self.args, self.__dict__)
 
 
@@ -94,7 +102,7 @@ class JobNotFound(Refused):
 
 
 class InvalidTransition(Refused):
-    """The contract knows no such hop from the state in which the job is."""
+    """The contract has no such hop from the job's current state."""
 
     code = "INVALID_TRANSITION"
 
@@ -127,7 +135,7 @@ LeaseConflictError = StaleLease
 
 
 class NotDue(Refused):
-    """The job is ready but its time has not come."""
+    """The job is ready but not yet due."""
 
     code = "NOT_DUE"
 
@@ -139,7 +147,7 @@ class NotDue(Refused):
 
 
 class Busy(Refused):
-    """Another transaction has the row locked just now."""
+    """Another transaction has locked the row."""
 
     code = "BUSY"
 
@@ -161,7 +169,7 @@ class IdempotencyConflict(Refused):
 
 
 class ContractError(TenureError):
-    """Something is wrong with a contract rather than with a job."""
+    """A contract is wrong, not a job."""
 
     code = "E-CONTRACT"
 
@@ -174,7 +182,7 @@ class Unsound(ContractError, ValueError):
     def __init__(self, contract: str, faults: list[str], declared: object = None) -> None:
         super().__init__(f"contract {contract} is not sound:\n" + "\n".join(f"  - {fault}" for fault in faults))
         self.faults = faults
-        #: The declaration itself, so that what it leads to can still be looked at.
+        #: The declaration, so that the explorer can still show what it leads to.
         self.declared = declared
 
 
@@ -209,36 +217,49 @@ class MigrationChanged(SchemaError):
 
 
 class CannotConnect(TenureError):
-    """No connection to the database or the dispatcher could be had; nothing was done."""
+    """No connection to the database or the dispatcher could be opened; nothing was done."""
 
     code = "E-CANNOT-CONNECT"
 
 
 class Unavailable(TenureError):
-    """PostgreSQL answered that it could not do it; nothing was done."""
+    """PostgreSQL reported that it could not execute the call; nothing was done."""
 
     code = "E-UNAVAILABLE"
 
 
 class NotPermitted(Unavailable):
-    """The role of this connection, or the key that was shown, may not do that; nothing was done."""
+    """The database role or the API key does not permit the call; nothing was done."""
 
     code = "E-NOT-PERMITTED"
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
         super().__init__(message)
-        #: What the dispatcher calls it: AUTH_REQUIRED, AUTH_FORBIDDEN or TENANT_SCOPE_VIOLATION.
+        #: The dispatcher's code: AUTH_REQUIRED, AUTH_FORBIDDEN or TENANT_SCOPE_VIOLATION.
         self.reason_code = code or self.code
 
 
 class ConnectionLost(TenureError):
-    """The database or the dispatcher went away during the call: it may or may not have happened."""
+    """The connection to the database or the dispatcher broke during the call; the outcome is unknown."""
 
     code = "E-CONNECTION-LOST"
 
 
-#: The database or the dispatcher is away, rather than unwilling.
-AWAY: Final = (CannotConnect, ConnectionLost)
+#: The database or the dispatcher cannot be reached.
+UNREACHABLE: Final = (CannotConnect, ConnectionLost)
+
+
+class DatabaseRequired(TenureError):
+    """No address of a database or dispatcher was given, and an embedded PostgreSQL is refused here."""
+
+    code = "E-DATABASE-REQUIRED"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(
+            message
+            or "no database is named, and TENURE_REQUIRE_DATABASE=1 or App(embedded=False) refuses an embedded one. "
+            "Next: set DATABASE_URL, or TENURE_DISPATCHER_URL to go through a dispatcher"
+        )
 
 
 class EmbeddedError(TenureError):
@@ -248,26 +269,26 @@ class EmbeddedError(TenureError):
 
 
 class JobFailed(TenureError):
-    """The job whose result was waited for ended, and not well."""
+    """The awaited job ended without success."""
 
     code = "E-JOB-FAILED"
 
     def __init__(self, job_id: int, state: str, error: Any) -> None:
-        told = f": {error.get('type')}: {error.get('message')}" if isinstance(error, dict) else ""
-        super().__init__(f"job {job_id} ended {state}{told}. Next: tenure jobs show {job_id}")
+        reason = f": {error.get('type')}: {error.get('message')}" if isinstance(error, dict) else ""
+        super().__init__(f"job {job_id} ended {state}{reason}. Next: tenure jobs show {job_id}")
         self.job_id = job_id
         self.state = state
         self.error = error
 
 
 class TaskError(TenureError):
-    """What a handler raises to say what kind of failure it was."""
+    """Base class of the errors by which a handler classifies its failure."""
 
     code = "E-TASK"
 
 
 class TransientError(TaskError):
-    """It may work next time: retry while the budget lasts."""
+    """The failure may be temporary: retry while the budget lasts."""
 
     code = "E-TRANSIENT"
 
@@ -285,13 +306,13 @@ class InfrastructureFailure(TransientError):
 
 
 class PermanentError(TaskError):
-    """It will not work next time either: end the job now."""
+    """A retry would fail too: end the job now."""
 
     code = "E-PERMANENT"
 
 
 class PolicyViolation(PermanentError):
-    """A rule forbids the job: end it now, set aside where the contract does that."""
+    """A rule forbids the job: end it now, with a dead letter if the contract has them."""
 
     code = "E-POLICY"
 
@@ -301,9 +322,9 @@ class ValidationError(TaskError):
 
     code = "E-VALIDATION"
 
-    def __init__(self, *words: object, reason: str = "validation_failed") -> None:
-        super().__init__(*words)
-        #: `parse_error` where the payload is no object of arguments at all, else `validation_failed`.
+    def __init__(self, *args: object, reason: str = "validation_failed") -> None:
+        super().__init__(*args)
+        #: `parse_error` if the payload is not an object of arguments, else `validation_failed`.
         self.reason = reason
 
 
@@ -313,14 +334,14 @@ def _refusal(kind: type[Refused], args: tuple[Any, ...], state: dict[str, Any]) 
     return refused
 
 
-#: What a class of refusal knows besides its message, where nobody said so.
-_UNSAID: Final[Mapping[type[Refused], Mapping[str, Any]]] = {
+#: Default values of each class's own attributes, for a refusal that was rebuilt from its code.
+_DEFAULT_ATTRIBUTES: Final[Mapping[type[Refused], Mapping[str, Any]]] = {
     InvalidTransition: {"trigger": "", "state": ""},
     StaleLease: {"held_by": None, "since": None},
     NotDue: {"due_at": None},
     IdempotencyConflict: {"key": ""},
 }
-_TOLD: Final[Mapping[str, type[TenureError]]] = {
+_BY_CODE: Final[Mapping[str, type[TenureError]]] = {
     kind.code: kind
     for kind in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
@@ -329,9 +350,11 @@ _TOLD: Final[Mapping[str, type[TenureError]]] = {
 }  # fmt: skip
 
 
-def retold(code: str, message: str, job_id: int | None = None, *, invalid: Collection[str] = ()) -> TenureError:
-    """The error behind this code; those of `invalid` are contracts' own for a hop that they do not have."""
-    kind = _TOLD.get(code) or (InvalidTransition if code in invalid else Refused)
+def error_from_code(
+    code: str, message: str, job_id: int | None = None, *, invalid: Collection[str] = ()
+) -> TenureError:
+    """Return the error for a code; codes in `invalid` are contracts' own codes of InvalidTransition."""
+    kind = _BY_CODE.get(code) or (InvalidTransition if code in invalid else Refused)
     if issubclass(kind, Refused):
-        return _refusal(kind, (message,), {**_UNSAID.get(kind, {}), "job_id": job_id, "reason_code": code})
+        return _refusal(kind, (message,), {**_DEFAULT_ATTRIBUTES.get(kind, {}), "job_id": job_id, "reason_code": code})
     return kind(message)

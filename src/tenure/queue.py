@@ -1,13 +1,13 @@
-"""The queue under it all, in the words of document 003: tasks, attempts, `max_retries`, `eta`, TaskResult.
+"""The task queue in the words of document 003: tasks, attempts, `max_retries`, `eta`, TaskResult.
 
     enqueue ─▶ PENDING ─ dequeue ─▶ RUNNING ─ complete_task ─▶ SUCCESS
                   ▲                    └───── fail_task ─────▶ FAILED ─┐
                   └──────── with an eta, while attempts < max_retries ─┘
 
-The promise: `fail_task` is the only way in which a failure is written, and it alone decides. A worker says what
-happened; whether and when the task runs again is the queue's answer. Workers beside the database and the dispatcher's
-routes report their failures through it (`Failures`). A task that ended has one TaskResult, which never changes. The
-statuses are the contract's own, so under another contract than `simple` they are its document's words.
+`fail_task` is the only way in which a failure is written, and it alone decides: a worker reports what happened, and the
+queue answers whether and when the task runs again. Workers beside the database and the dispatcher's routes report their
+failures through it (`FailureReporter`). A task that ended has one TaskResult, which never changes. The statuses are the
+contract's own: under another contract than `simple` they are its document's words.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from tenure import intake
-from tenure.coalesce import Coalescer
-from tenure.contract import HELD
+from tenure.client.batching import Batcher
+from tenure.contracts.declaration import HELD
 from tenure.errors import BadInput, JobNotFound, Refused
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Moved, Noted
+from tenure.jobs import validation
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.outcome import Moved, Noted
 
 if TYPE_CHECKING:
     from tenure.postgres.engine import Pool
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TaskRow:
     """A task as its row was when it was read."""
 
     id: int
@@ -56,13 +57,13 @@ class Task:
     last_attempt_at: datetime | None
     worker: str | None
     lease_expires_at: datetime | None
-    #: What the holder of a RUNNING task shows with everything it says; None while nobody holds it.
+    #: The proof of the lease that the holder of a RUNNING task gives with every call; None while no worker holds it.
     held: Held | None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the queue made of a failure; `eta` is the row's, and None where the task does not run again."""
+    """The queue's decision about a failure; `eta` is the row's, and None if the task does not run again."""
 
     task_id: int
     will_retry: bool
@@ -71,14 +72,14 @@ class Decision:
     status: str
     failed_at: datetime
     delay_ms: int | None
+    #: The move in the engine's terms.
+    moved: Moved
     #: Not failed yet: these nodes' effects are to be undone first, in this order, under the lease that is kept.
     compensate: tuple[str, ...] = ()
-    #: The same in the engine's terms.
-    moved: Moved | None = None
 
     @classmethod
     def of(cls, moved: Moved) -> Self:
-        """What the move says that a failure led to."""
+        """The decision that a move stands for."""
         return cls(
             task_id=moved.job_id,
             will_retry=moved.will_retry,
@@ -94,7 +95,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """How a task ended: exactly one for each that did; `error` is the failure that ended it."""
+    """How a task ended: exactly one for each ended task; `error` is the failure that ended it."""
 
     task_id: int
     status: str
@@ -114,13 +115,13 @@ class AsyncTaskQueue:
         contract: str = "simple",
         *,
         numbers: Mapping[str, Mapping[str, int]] | None = None,
-        max_bytes: int = intake.MAX_BYTES,
+        max_bytes: int = validation.MAX_BYTES,
         connections: int = 4,
     ) -> None:
         if not isinstance(source, str):
-            from tenure.postgres.borrowed import lend  # who has a pool has loaded the driver
+            from tenure.postgres.shared_sessions import check_pool
 
-            source = lend(source)
+            source = check_pool(source)
         self.contract = contract
         self._source = source
         self._lent = False
@@ -130,11 +131,11 @@ class AsyncTaskQueue:
         self._store: Store | None = None
         self._closed = False
         self._connecting = asyncio.Lock()
-        self._failures: Coalescer[tuple[Held, Failure, str | None], Moved] = Coalescer(self._fail_all)
+        self._failures: Batcher[HolderCall, Moved] = Batcher(self._report_failures)
 
     @classmethod
     def _over(cls, store: Store, contract: str) -> Self:
-        """A queue on a store that is open already, and stays open when the queue is closed."""
+        """A queue on an open store, which stays open when the queue is closed."""
         queue = cls("", contract)
         queue._store, queue._lent = store, True
         return queue
@@ -146,8 +147,8 @@ class AsyncTaskQueue:
         await self.close()
 
     async def close(self) -> None:
-        """Close the queue's own connections; a pool that was given stays open."""
-        async with self._connecting:  # a first use that is under way is waited for, so that nothing stays behind
+        """Close the queue's own connections; a pool given by the caller stays open."""
+        async with self._connecting:  # waits for a first use that connects at this moment
             self._closed = True
             if self._store is not None and not self._lent:
                 await self._store.close()
@@ -167,12 +168,13 @@ class AsyncTaskQueue:
         tenant_id: str = "default",
         trace_id: str | None = None,
         correlation_id: str | None = None,
+        notify: bool = True,
     ) -> int:
-        """Make a task, PENDING, due at its eta; its id. With a key, at most once."""
+        """Make a task, PENDING, due at its eta; its id. With a key, at most once. `notify`: tell listening workers."""
         job = NewJob(
             type, {} if payload is None else payload, contract=self.contract, queue=queue, priority=priority,
-            run_at=eta, delay_ms=intake.milliseconds("delay", delay), max_attempts=max_retries, key=key,
-            tenant_id=tenant_id, trace_id=trace_id, correlation_id=correlation_id,
+            run_at=eta, delay_ms=validation.to_milliseconds("delay", delay), max_attempts=max_retries, key=key,
+            tenant_id=tenant_id, trace_id=trace_id, correlation_id=correlation_id, notify=notify,
         )  # fmt: skip
         return (await (await self._opened()).enqueue(job)).job_id
 
@@ -183,7 +185,7 @@ class AsyncTaskQueue:
         *,
         lease: timedelta | float | None = None,
         claim_key: UUID | str | None = None,
-    ) -> Task | None:
+    ) -> TaskRow | None:
         """Take a task that is due; it is RUNNING under a lease. None when none is due."""
         tasks = await self.dequeue_many(1, worker, queues, lease=lease, claim_key=claim_key)
         return tasks[0] if tasks else None
@@ -196,8 +198,8 @@ class AsyncTaskQueue:
         *,
         lease: timedelta | float | None = None,
         claim_key: UUID | str | None = None,
-    ) -> list[Task]:
-        """Take up to so many tasks that are due."""
+    ) -> list[TaskRow]:
+        """Take up to `limit` tasks that are due."""
         store = await self._opened()
         name = f"{socket.gethostname()}:{os.getpid()}" if worker is None else worker
         jobs = await store.claim(
@@ -206,32 +208,33 @@ class AsyncTaskQueue:
             worker=name,
             limit=limit,
             claim_key=claim_key,
-            lease_ms=intake.milliseconds("lease", lease),
+            lease_ms=validation.to_milliseconds("lease", lease),
         )
-        # Some contracts tell a claim from the beginning of work: whoever dequeues begins at once.
+        # Under some contracts the start is a step of its own: a dequeued task is started at once.
         claimed = [n for n, job in enumerate(jobs) if job.role == "leased"]
-        for n, moved in zip(claimed, await store.start_many([jobs[n].held for n in claimed]), strict=True):
+        started = await store.report("start", [HolderCall(jobs[n].held) for n in claimed])
+        for n, moved in zip(claimed, started, strict=True):
             if isinstance(moved, Moved):
                 jobs[n] = jobs[n]._replace(state=moved.state, role=moved.role, updated_at=moved.at)
         return [_task(job) for job in jobs if job.role == "active"]
 
-    async def complete_task(self, task: Task | Held, result: Any = None) -> None:
+    async def complete_task(self, task: TaskRow | Held, result: Any = None) -> None:
         """End a task well, with its result; refused when the caller does not hold it."""
         held = self._own(task)
         await (await self._opened()).succeed(held, result)
 
     async def fail_task(
         self,
-        task: Task | Held,
+        task: TaskRow | Held,
         error: BaseException | Failure | str,
         *,
         retry: bool | None = None,
         key: str | None = None,
         events: Sequence[Any] | None = None,
     ) -> Decision:
-        """Report that a task failed; the queue decides and says whether and when it runs again.
+        """Report that a task failed; the queue decides whether and when it runs again.
 
-        `retry` is what the worker knows of the error: a fact for the contract to judge. The budget is the queue's.
+        `retry` is a fact about the error, which the contract judges; the queue counts the attempts.
         With a `key`, the same report again gets the same answer. `events` are stored with the failure, or not at all.
         """
         held, failure = self._own(task), _failure(error)
@@ -239,39 +242,42 @@ class AsyncTaskQueue:
             raise BadInput(f"retry says whether the error may pass, True or False, not {retry!r}")
         if retry is not None:
             failure = replace(failure, retryable=retry)
-        if events:
-            store = await self._opened()
-            return Decision.of(await store.report("fail", held, events, failure=failure, key=key))
-        return Decision.of(await self._failures.ask((held, failure, key)))
+        call = HolderCall(held, key, failure=failure, events=events or ())
+        return Decision.of(await self._failures.ask(call))
 
-    async def _fail_all(self, failed: Sequence[tuple[Held, Failure, str | None]]) -> Sequence[Moved | Refused]:
-        """Report what failed at the same time, together."""
+    async def _report_failures(self, calls: Sequence[HolderCall]) -> Sequence[Moved | Refused]:
+        """Report the failures that arrived at the same time, together."""
         store = await self._opened()
-        keys = [key for _, _, key in failed]
-        return await store.fail_many(
-            [held for held, _, _ in failed],
-            [failure for _, failure, _ in failed],
-            keys=None if keys.count(None) == len(keys) else keys,
-        )
+        return await store.report("fail", calls)
 
-    async def heartbeat(self, task: Task | Held) -> Noted:
-        """Say that the work goes on; renews the lease when half of it is gone, and says whether to stop."""
+    async def heartbeat(self, task: TaskRow | Held) -> Noted:
+        """Report that the work goes on; renews the lease when half of it is gone. The answer tells whether to stop."""
         held = self._own(task)
         return await (await self._opened()).heartbeat(held)
 
     async def cancel_task(
-        self, task: Task | int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
+        self, task: TaskRow | int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
     ) -> bool:
         """Cancel a task: True when it is cancelled now, False when a worker runs it and was asked to stop."""
         job = await self._job(task)
         answer = await (await self._opened()).cancel(job.id, mode=mode, reason=reason, actor=actor)
         return isinstance(answer, Moved)
 
-    async def get_task(self, task: Task | int) -> Task:
+    async def move_task(
+        self, task: TaskRow | int, queue: str, *, reason: str | None = None, actor: str = "unknown"
+    ) -> bool:
+        """Move a task that no worker holds to another queue; whether it was in a different one before."""
+        job = await self._job(task)
+        (answer,) = await (await self._opened()).change_queue([job.id], queue, reason=reason, actor=actor)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer.changed
+
+    async def get_task(self, task: TaskRow | int) -> TaskRow:
         """The task as it is now, finished or not."""
         return _task(await self._job(task))
 
-    async def get_result(self, task: Task | int) -> TaskResult | None:
+    async def get_result(self, task: TaskRow | int) -> TaskResult | None:
         """How the task ended; None before its end."""
         job = await self._job(task)
         if job.role != "done" or job.finished_at is None:
@@ -281,7 +287,7 @@ class AsyncTaskQueue:
             task_id=job.id,
             status=job.state,
             result=job.result,
-            # An earlier attempt's failure did not end it.
+            # The failure of an earlier attempt did not end it.
             error=error if error and error.get("terminal") else None,
             finished_at=job.finished_at,
             attempts=job.claims,
@@ -300,26 +306,30 @@ class AsyncTaskQueue:
             return self._store
 
     async def _connect(self) -> Store:
+        from tenure.postgres.connect import CALL_TIMEOUT_MS
         from tenure.postgres.engine import Engine
         from tenure.postgres.store import Store
 
         if isinstance(self._source, str):
             return await Store.connect(
-                self._source, numbers=self._numbers, max_bytes=self._max_bytes, connections=self._connections
-            )
-        return Store(Engine.on(self._source, self._numbers), self._max_bytes)
+                self._source, numbers=self._numbers, max_bytes=self._max_bytes, connections=self._connections,
+                statement_ms=CALL_TIMEOUT_MS,
+            )  # fmt: skip
+        return Store(Engine.on_pool(self._source, self._numbers), self._max_bytes)
 
-    async def _job(self, task: Task | int) -> Job:
-        task_id = intake.whole("task id", task.id if isinstance(task, Task) else task, 1, intake.MAX_ID)
+    async def _job(self, task: TaskRow | int) -> Job:
+        task_id = validation.check_integer(
+            "task id", task.id if isinstance(task, TaskRow) else task, 1, validation.MAX_ID
+        )
         found = await (await self._opened()).jobs([task_id])
         if not found:
             raise JobNotFound(task_id)
         self._of_this_contract(task_id, found[0].contract)
         return found[0]
 
-    def _own(self, task: Task | Held) -> Held:
-        """What a holder shows; refused for a task that nobody held when it was read."""
-        held = task.held if isinstance(task, Task) else task
+    def _own(self, task: TaskRow | Held) -> Held:
+        """The proof of a lease; refused for a task that no worker held when it was read."""
+        held = task.held if isinstance(task, TaskRow) else task
         if not isinstance(held, Held):
             raise BadInput(f"give a task as dequeue gave it, not {task!r}")
         self._of_this_contract(held.id, held.contract)
@@ -335,30 +345,30 @@ class AsyncTaskQueue:
             )
 
 
-class Failures:
-    """Reports failures of jobs of any contract, each by `fail_task` of its contract's queue, on one open store."""
+class FailureReporter:
+    """Reports failures of jobs of any contract by `fail_task` of the contract's queue, on one open store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._queues: dict[str, AsyncTaskQueue] = {}
 
-    async def report(
-        self, held: Held, failure: Failure, *, key: str | None = None, events: Sequence[Any] | None = None
-    ) -> Decision:
-        """Report a failure; failures that are reported at the same time go in one statement per contract."""
-        queue = self._queues.get(held.contract)
+    async def report(self, call: HolderCall) -> Moved:
+        """Report a failure; failures that arrive at the same time go in one statement per contract."""
+        contract = call.held.contract
+        queue = self._queues.get(contract)
         if queue is None:
-            queue = self._queues[held.contract] = AsyncTaskQueue._over(self._store, held.contract)
-        return await queue.fail_task(held, failure, key=key, events=events)
+            queue = self._queues[contract] = AsyncTaskQueue._over(self._store, contract)
+        failure = call.failure or Failure("failed")
+        return (await queue.fail_task(call.held, failure, key=call.key, events=call.events)).moved
 
-    async def rest(self) -> None:
-        """Wait until every failure that was reported is answered."""
+    async def flush(self) -> None:
+        """Wait until every reported failure is answered."""
         for queue in list(self._queues.values()):
-            await queue._failures.rest()
+            await queue._failures.flush()
 
 
-def _task(job: Job) -> Task:
-    return Task(
+def _task(job: Job) -> TaskRow:
+    return TaskRow(
         id=job.id, type=job.type, payload=job.payload, status=job.state, attempts=job.claims,
         max_retries=job.max_attempts, eta=job.due_at, error=job.last_error, queue=job.queue, priority=job.priority,
         tenant_id=job.tenant_id, trace_id=job.trace_id, correlation_id=job.correlation_id, created_at=job.created_at,

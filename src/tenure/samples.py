@@ -1,4 +1,4 @@
-"""Sample tasks: what `tenure dev` and `tenure demo` run, and a place to copy from."""
+"""Sample tasks for `tenure dev` and `tenure demo`, and examples to copy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import random
 import time
 
 from tenure.app import App
-from tenure.context import Context
-from tenure.directive import Cancel, Snooze
+from tenure.context import Cancel, Context, Snooze
 from tenure.errors import PermanentError, TransientError
 
 app = App()
@@ -22,14 +21,14 @@ async def greet(name: str = "world") -> str:
 
 @app.task
 async def work(seconds: float = 0.1) -> float:
-    """Takes its time."""
+    """Sleep for some seconds."""
     await asyncio.sleep(seconds)
     return seconds
 
 
 @app.task
 async def flaky(luck: float = 0.5) -> str:
-    """Fails by chance; how often it is tried again is its contract's business."""
+    """Fails at random; its contract decides how often it is retried."""
     await asyncio.sleep(0.02)
     if random.random() > luck:
         raise TransientError("no luck this time")
@@ -45,7 +44,7 @@ def count_words(text: str) -> int:
 
 @app.task
 async def long_report(ctx: Context, pages: int = 20) -> str | Cancel:
-    """Shows how far it is, saves what it has, stops when it is asked to, and goes on where it was."""
+    """Reports progress, saves a checkpoint when it is asked to stop, and continues from the last checkpoint."""
     done = ctx.last_checkpoint or 0
     while done < pages:
         if ctx.cancelled:
@@ -59,14 +58,14 @@ async def long_report(ctx: Context, pages: int = 20) -> str | Cancel:
 
 @app.task
 async def wait_for(moment: float) -> str | Snooze:
-    """Puts itself off until a moment has come, at no cost."""
-    left = moment - time.time()
-    return Snooze(left) if left > 0 else "it has come"
+    """Snoozes until a time (seconds since the epoch); a snooze spends no attempt."""
+    remaining = moment - time.time()
+    return Snooze(remaining) if remaining > 0 else "it has come"
 
 
 @app.task(contract="reliability")
 async def order(ctx: Context, amount: int, in_stock: bool = True) -> str:
-    """Charges once over all attempts, and gives the money back when there is nothing to send."""
+    """Charges once over all attempts, and refunds when the item is not in stock."""
     receipt = await ctx.effect("charge", lambda: f"receipt for {amount}")
     if not in_stock:
         raise PermanentError("not in stock")
@@ -75,5 +74,5 @@ async def order(ctx: Context, amount: int, in_stock: bool = True) -> str:
 
 @order.compensate("charge")
 async def refund(receipt: str) -> None:
-    """What undoes the charge."""
+    """Compensate the charge."""
     await asyncio.sleep(0.01)

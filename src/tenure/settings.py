@@ -1,121 +1,121 @@
-"""One frozen object with every setting, read from the environment once; a bad value is refused by name.
+"""One frozen object with every setting, read from the environment once; refuses a bad value by its name.
 
-    DATABASE_URL                        which PostgreSQL; without it, the embedded one
-    TENURE_DISPATCHER_URL               the dispatcher through which apps and workers go, instead of to a database
-    TENURE_KEY                          what they show there
+    DATABASE_URL                        the PostgreSQL to use; default: the embedded one
+    TENURE_DISPATCHER_URL               apps and workers use this dispatcher over HTTP instead of a database
+    TENURE_KEY                          the API key that they send to the dispatcher
     TENURE_MAX_PAYLOAD_BYTES            largest payload, result or error
-    TENURE_DIRECT_URL                   the same database without the pooler in between, to listen and migrate
-    TENURE_WAKEUPS                      on or off: whether workers are told of new jobs, or only poll
-    TENURE_ADMIN_KEY                    a key that a dispatcher takes for an admin's
+    TENURE_DIRECT_URL                   the database without a pooler in between, for LISTEN and migrations
+    TENURE_WAKEUPS                      on or off: workers listen for wake-ups, or only poll
+    TENURE_REQUIRE_DATABASE             1: never start an embedded PostgreSQL
+    TENURE_LOG_FORMAT                   text or json: the log format of commands
+    TENURE_ADMIN_KEY                    an API key with all rights, accepted by a dispatcher
     TENURE_INTERNAL_RUN                 1: a dispatcher runs jobs by request, for rehearsals
-    TENURE_MAX_BODY_BYTES               the largest body that a dispatcher reads
-    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS: how long what is past is kept (90d, 12h)
+    TENURE_MAX_BODY_BYTES               the largest request body that a dispatcher reads
+    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS: retention times (90d, 12h)
+    TENURE_END_UNKNOWN_AFTER            end jobs whose type no live worker knew for this long; default: never
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
-    TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the names that the documents give them
+    TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the documents' names
 
-A number given under two names with different values is refused, and so is one outside its contract's range.
+Two different values for one number are refused, and so is a number outside its contract's range.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from typing import Any
 from urllib.parse import urlsplit
 
-from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, Unsound
-from tenure.intake import MAX_BYTES, span
+from tenure.jobs.validation import MAX_BYTES, parse_duration
 
-#: What is kept for a time, under which name, and at least for how many seconds.
-_KEPT = {
-    "TENURE_KEEP_JOBS": ("jobs", 60), "TENURE_KEEP_PAYLOADS": ("payloads", 0), "TENURE_KEEP_KEYS": ("keys", 0),
-    "TENURE_KEEP_CLAIMS": ("claims", 60),
-}  # fmt: skip
-_LONGEST = 36_500 * 86_400
-#: A batch of documents, each of which has a limit of its own.
+#: Setting → (field of `KeepTimes`, its minimum in seconds).
+_KEEP_TIMES = {
+    "TENURE_KEEP_JOBS": ("finished_jobs_s", 60),
+    "TENURE_KEEP_PAYLOADS": ("payloads_s", 0),
+    "TENURE_KEEP_KEYS": ("idempotency_keys_s", 0),
+    "TENURE_KEEP_CLAIMS": ("claim_keys_s", 60),
+}
+_END_UNKNOWN = "TENURE_END_UNKNOWN_AFTER"
+_MAX_KEEP_S = 36_500 * 86_400
+LOG_FORMATS = ("text", "json")
+#: Room for a batch of documents, each with its own limit.
 MAX_BODY_BYTES = 8 * 1024 * 1024
-_SHORTEST_KEY = 16
-#: Looks like a number of the contract `dispatcher`, and is none.
+_MIN_KEY_LENGTH = 16
+#: Has the prefix of the contract `dispatcher`, but is no number of it.
 _DISPATCHER_URL = "TENURE_DISPATCHER_URL"
-_NAMES = (
-    _DISPATCHER_URL, "TENURE_KEY", "TENURE_MAX_PAYLOAD_BYTES", "TENURE_DIRECT_URL", "TENURE_WAKEUPS",
-    "TENURE_ADMIN_KEY", "TENURE_INTERNAL_RUN", "TENURE_MAX_BODY_BYTES", "TENURE_POSTGRES_BIN",
-)  # fmt: skip
-#: Two names that are so much alike are one that was misspelt.
-_ALMOST = 0.9
+#: Read by `tenure.embedded`.
+_POSTGRES_BIN = "TENURE_POSTGRES_BIN"
+#: From this similarity on (0 to 1), a name counts as a misspelt setting.
+_SIMILARITY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says."""
+    """The settings of this process."""
 
     database_url: str | None = None
-    #: Where there is one, apps and workers go to this dispatcher, and to no database.
+    #: With an address, apps and workers use this dispatcher and no database.
     dispatcher_url: str | None = None
-    #: What is shown to the dispatcher; None where it asks for nothing.
+    #: The API key for the dispatcher; None where it asks for none.
     key: str | None = field(default=None, repr=False)
     max_payload_bytes: int = MAX_BYTES
-    #: Whether workers are told of new jobs at once; without, they find them by polling.
+    #: Whether workers listen for wake-ups; without, they find new jobs by polling.
     wakeups: bool = True
-    #: The database's own address, where `database_url` is a pooler's; None where they are the same.
+    #: The database's address when `database_url` is a pooler; None when they are the same.
     direct_url: str | None = None
     #: contract → number → value, for the numbers that were set.
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    #: what → seconds, for what upkeep is to keep otherwise than by default: `Keep(**settings.keep)`.
+    #: The retention times that are set, in seconds: `KeepTimes(**settings.keep)`.
     keep: Mapping[str, float] = field(default_factory=dict)
-    #: A key that a dispatcher takes for an admin's, beside those in the database.
+    #: Whether a process without an address is refused, instead of starting an embedded PostgreSQL.
+    require_database: bool = False
+    #: The log format of commands: `text` or `json`.
+    log_format: str = "text"
+    #: An admin key that a dispatcher accepts beside those in the database.
     admin_key: str | None = None
     #: Whether a dispatcher runs jobs by request, for rehearsals (document 004).
     internal_run: bool = False
-    #: The largest body that a dispatcher reads.
+    #: The largest request body that a dispatcher reads.
     max_body_bytes: int = MAX_BODY_BYTES
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
         """Read the environment; refuses a value that is not a number or outside its range."""
-        given = os.environ if environ is None else environ
-        _check_names(given, contracts.values())
-        return cls(
-            database_url=given.get("DATABASE_URL") or None,
-            dispatcher_url=dispatcher(_DISPATCHER_URL, given.get(_DISPATCHER_URL)),
-            key=bearer("TENURE_KEY", given.get("TENURE_KEY")),
-            max_payload_bytes=_whole(given, "TENURE_MAX_PAYLOAD_BYTES", MAX_BYTES),
-            direct_url=given.get("TENURE_DIRECT_URL") or None,
-            wakeups=_switch(given, "TENURE_WAKEUPS", True),
-            numbers={contract.name: found for contract in contracts.values() if (found := _numbers(given, contract))},
-            keep=_keep(given),
-            admin_key=_admin_key(given),
-            internal_run=_flag(given, "TENURE_INTERNAL_RUN"),
-            max_body_bytes=_whole(given, "TENURE_MAX_BODY_BYTES", MAX_BODY_BYTES),
-        )
+        environ = os.environ if environ is None else environ
+        _check_names(environ, contracts.values())
+        given = {field: parse(name, environ[name]) for name, (field, parse) in _PARSERS.items() if name in environ}
+        numbers = {contract.name: found for contract in contracts.values() if (found := _numbers(environ, contract))}
+        return cls(**given, numbers=numbers, keep=_keep_times(environ) | _end_unknown(environ))
 
-    def through(self, dispatcher_url: str | None, key: str | None) -> Settings:
-        """The same, with this dispatcher and this key where they are given; refuses what is no address or no key."""
-        url = dispatcher("dispatcher_url", dispatcher_url) or self.dispatcher_url
-        return replace(self, dispatcher_url=url, key=bearer("key", key) or self.key)
+    def with_dispatcher(self, dispatcher_url: str | None, key: str | None) -> Settings:
+        """A copy with this dispatcher and this key, where they are not None; refuses a bad address or key."""
+        url = parse_dispatcher_url("dispatcher_url", dispatcher_url) or self.dispatcher_url
+        return replace(self, dispatcher_url=url, key=parse_api_key("key", key) or self.key)
 
 
-def dispatcher(name: str, text: str | None) -> str | None:
-    """A dispatcher's address as it is used, without a slash at its end; refuses what is none, by this name."""
+def parse_dispatcher_url(name: str, text: str | None) -> str | None:
+    """The address of a dispatcher without a slash at its end; the error of a bad one names this setting."""
     if not text:
         return None
     try:
         parts = urlsplit(text)
-        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        is_url = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
-        sound = False
-    if not sound or not text.isprintable() or not text.isascii() or " " in text:
-        raise BadInput(f"{name} must be an address like https://tenure.example.com, not {_blurred(text)!r}")
+        is_url = False
+    if not is_url or not text.isprintable() or not text.isascii() or " " in text:
+        raise BadInput(f"{name} must be an address like https://tenure.example.com, not {_without_password(text)!r}")
     if "@" in parts.netloc or "?" in text or "#" in text:
         raise BadInput(f"{name} must be an address alone, without a user, a query or a fragment; the key is TENURE_KEY")
     return text.rstrip("/")
 
 
-def bearer(name: str, text: str | None) -> str | None:
-    """A key that can be sent; refuses what no key looks like, by this name and without showing it."""
+def parse_api_key(name: str, text: str | None) -> str | None:
+    """An API key that can be sent; the error of a bad one names this setting and does not show the key."""
     if not text:
         return None
     if not text.isascii() or not text.isprintable() or " " in text:
@@ -123,37 +123,49 @@ def bearer(name: str, text: str | None) -> str | None:
     return text
 
 
-def _blurred(text: str) -> str:
-    """An address without what may be a password in it."""
+def _without_password(text: str) -> str:
+    """An address without its user and password."""
     _, found, rest = text.rpartition("@")
     return f"…@{rest}" if found else text
 
 
 def _check_names(environ: Mapping[str, str], contracts: Iterable[Contract]) -> None:
-    """Refuse a name that is almost a setting's: misspelt, it would be silently ignored."""
-    known = {*_NAMES, *_KEPT}
+    """Refuse a name that is similar to a setting: it is misspelt and would be ignored silently."""
+    known = {*_PARSERS, *_KEEP_TIMES, _END_UNKNOWN, _POSTGRES_BIN}
     known |= {f"TENURE_{contract.name}_{number}".upper() for contract in contracts for number in contract.numbers()}
     for name in environ:
         if name.startswith("TENURE_") and name not in known:
-            for meant in get_close_matches(name, known, 1, _ALMOST):
+            for meant in get_close_matches(name, known, 1, _SIMILARITY):
                 raise BadInput(f"{name} is no setting. Next: did you mean {meant}?")
 
 
-def _keep(environ: Mapping[str, str]) -> dict[str, float]:
-    family = {name.rpartition("_")[0] for name in _KEPT}
+def _keep_times(environ: Mapping[str, str]) -> dict[str, float]:
+    family = {name.rpartition("_")[0] for name in _KEEP_TIMES}
     for name in environ:
-        if name.rpartition("_")[0] in family and name not in _KEPT:
-            raise BadInput(f"{name} is no setting; what is kept is set by {', '.join(_KEPT)}")
+        if name.rpartition("_")[0] in family and name not in _KEEP_TIMES:
+            raise BadInput(f"{name} is no setting; retention times are set by {', '.join(_KEEP_TIMES)}")
     kept: dict[str, float] = {}
-    for name, (what, low) in _KEPT.items():
+    for name, (field_name, minimum) in _KEEP_TIMES.items():
         if (text := environ.get(name)) is None:
             continue
-        seconds = span(text)
-        if seconds is None or not low <= seconds <= _LONGEST:
-            least = f", at least {low}s" if low else ""
-            raise BadInput(f"{name} must be a span of time like 90d, 12h, 30m or 45s{least}, not {text!r}")
-        kept[what] = float(seconds)
+        seconds = parse_duration(text)
+        if seconds is None or not minimum <= seconds <= _MAX_KEEP_S:
+            at_least = f", at least {minimum}s" if minimum else ""
+            raise BadInput(f"{name} must be a span of time like 90d, 12h, 30m or 45s{at_least}, not {text!r}")
+        kept[field_name] = float(seconds)
     return kept
+
+
+def _end_unknown(environ: Mapping[str, str]) -> dict[str, float]:
+    """The seconds after which a job ends whose type no live worker knows; by default it waits for ever."""
+    if not (text := environ.get(_END_UNKNOWN)):
+        return {}
+    seconds = float(text) if text.isascii() and text.isdecimal() else parse_duration(text)
+    if seconds is None or not 60 <= seconds <= _MAX_KEEP_S:
+        raise BadInput(
+            f"{_END_UNKNOWN} must be a number of seconds, or a span of time like 12h, at least 60s, not {text!r}"
+        )
+    return {"unknown_types_s": float(seconds)}
 
 
 def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
@@ -167,7 +179,7 @@ def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     for name, number in {**names, **contract.knobs}.items():
         if name not in environ:
             continue
-        value = _whole(environ, name, 0)
+        value = _whole(name, environ[name])
         if number in found and found[number] != value:
             raise BadInput(f"{name}={value} and {source[number]}={found[number]} set the same number; keep one of them")
         if contract.numbers()[number] is None:
@@ -182,10 +194,7 @@ def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     return found
 
 
-def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name)
-    if text is None:
-        return default
+def _whole(name: str, text: str) -> int:
     try:
         value = int(text)
     except ValueError:
@@ -195,27 +204,42 @@ def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
     return value
 
 
-def _admin_key(environ: Mapping[str, str]) -> str | None:
-    key = environ.get("TENURE_ADMIN_KEY") or None
-    if key is not None and len(key) < _SHORTEST_KEY:
+def _text(name: str, text: str) -> str | None:
+    return text or None
+
+
+def _admin_key(name: str, text: str) -> str | None:
+    if 0 < len(text) < _MIN_KEY_LENGTH:
         raise BadInput(
-            f"TENURE_ADMIN_KEY has {len(key)} characters; whoever guesses it may do everything. Next: give "
-            f"at least {_SHORTEST_KEY} random ones"
+            f"{name} has {len(text)} characters, which can be guessed, and it has all rights. Next: use "
+            f"at least {_MIN_KEY_LENGTH} random characters"
         )
-    return key
+    return text or None
 
 
-def _flag(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name, "0")
-    if text not in ("0", "1"):
-        raise BadInput(f"{name} must be 0 or 1, not {text!r}")
-    return text == "1"
+def _one_of(values: Mapping[str, Any]) -> Callable[[str, str], Any]:
+    """Return the parser of a setting that has one of these texts, each with its value."""
+
+    def parse(name: str, text: str) -> Any:
+        if text not in values:
+            raise BadInput(f"{name} must be {' or '.join(filter(None, values))}, not {text!r}")
+        return values[text]
+
+    return parse
 
 
-def _switch(environ: Mapping[str, str], name: str, default: bool) -> bool:
-    text = environ.get(name)
-    if text is None:
-        return default
-    if text not in ("on", "off"):
-        raise BadInput(f"{name} must be on or off, not {text!r}")
-    return text == "on"
+_FLAG = _one_of({"0": False, "1": True})
+#: Setting → (field of `Settings`, its parser).
+_PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+    "DATABASE_URL": ("database_url", _text),
+    "TENURE_DIRECT_URL": ("direct_url", _text),
+    "TENURE_REQUIRE_DATABASE": ("require_database", _FLAG),
+    _DISPATCHER_URL: ("dispatcher_url", parse_dispatcher_url),
+    "TENURE_KEY": ("key", parse_api_key),
+    "TENURE_MAX_PAYLOAD_BYTES": ("max_payload_bytes", _whole),
+    "TENURE_MAX_BODY_BYTES": ("max_body_bytes", _whole),
+    "TENURE_WAKEUPS": ("wakeups", _one_of({"on": True, "off": False})),
+    "TENURE_INTERNAL_RUN": ("internal_run", _FLAG),
+    "TENURE_LOG_FORMAT": ("log_format", _one_of({"": "text", "text": "text", "json": "json"})),
+    "TENURE_ADMIN_KEY": ("admin_key", _admin_key),
+}

@@ -211,7 +211,7 @@ async def test_one_bad_job_in_a_batch_is_its_callers_trouble_alone(app: App, db:
 def test_two_tasks_of_one_name_are_refused(dsn: str) -> None:
     app = quick(dsn)
     app.task(name="send")(lambda: None)
-    with pytest.raises(BadInput, match="declared already"):
+    with pytest.raises(BadInput, match="already declared"):
         app.task(name="send")(lambda: None)
 
 

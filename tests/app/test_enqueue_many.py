@@ -13,7 +13,7 @@ import pytest_asyncio
 from tenure.app import App
 from tenure.errors import BadInput, IdempotencyConflict
 from tenure.middleware import Middleware
-from tenure.postgres.making import Prepared
+from tenure.postgres.enqueue import PreparedJobs
 from tenure.postgres.store import Store
 from tenure.task import Call
 from tests.harness import Harness
@@ -49,13 +49,13 @@ def order(db: Harness, ids: list[int]) -> list[Any]:
 def under_way(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens, in its order: batches are prepared, asked for and made."""
     happened: list[str] = []
-    prepare, make = Store.prepare, Store.make
+    prepare, make = Store.prepare, Store.insert_prepared
 
-    async def told_prepare(store: Store, jobs: Any, **options: Any) -> Prepared:
+    async def told_prepare(store: Store, jobs: Any, **options: Any) -> PreparedJobs:
         happened.append(f"prepare {jobs[0].payload['n']}")
         return await prepare(store, jobs, **options)
 
-    async def told_make(store: Store, prepared: Prepared) -> Any:
+    async def told_make(store: Store, prepared: PreparedJobs) -> Any:
         n = prepared.jobs[0].payload["n"]
         happened.append(f"make {n}")
         try:
@@ -64,7 +64,7 @@ def under_way(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             happened.append(f"made {n}")
 
     monkeypatch.setattr(Store, "prepare", told_prepare)
-    monkeypatch.setattr(Store, "make", told_make)
+    monkeypatch.setattr(Store, "insert_prepared", told_make)
     return happened
 
 
@@ -195,10 +195,10 @@ async def test_progress_that_raises_stops_what_is_not_begun(app: App, db: Harnes
 class Doubling(Middleware):
     """Changes what is enqueued."""
 
-    async def enqueue(self, job: Any, go_on: Any) -> int:
+    async def enqueue(self, job: Any, call_next: Any) -> int:
         await asyncio.sleep(0)
         job.payload["n"] *= 2
-        made: int = await go_on(job)
+        made: int = await call_next(job)
         return made
 
 

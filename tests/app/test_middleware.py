@@ -12,7 +12,7 @@ import pytest
 import tenure
 from tenure.app import App
 from tenure.errors import BadInput
-from tenure.job import Job, NewJob
+from tenure.jobs.job import Job, NewJob
 from tests.harness import Harness
 from tests.worker.working import working
 
@@ -23,19 +23,19 @@ class Diary(tenure.Middleware):
     def __init__(self, name: str, pages: list[str]) -> None:
         self.name, self.pages = name, pages
 
-    async def enqueue(self, job: NewJob, go_on: Callable[[NewJob], Awaitable[int]]) -> int:
+    async def enqueue(self, job: NewJob, call_next: Callable[[NewJob], Awaitable[int]]) -> int:
         """Before and after."""
         self.pages.append(f"{self.name} enqueue")
-        return await go_on(replace(job, queue="changed"))
+        return await call_next(replace(job, queue="changed"))
 
     async def claim(self, jobs: Sequence[Job]) -> None:
         """Told."""
         self.pages.append(f"{self.name} claim {len(jobs)}")
 
-    async def run(self, ctx: tenure.Context, go_on: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, ctx: tenure.Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Before and after."""
         self.pages.append(f"{self.name} run")
-        value = await go_on()
+        value = await call_next()
         self.pages.append(f"{self.name} ran {value}")
         return value + 1
 
@@ -71,13 +71,13 @@ async def test_hooks_are_called_in_order_and_what_they_change_counts(dsn: str, d
 class Refusing(tenure.Middleware):
     """Lets nothing in, and nothing run."""
 
-    async def enqueue(self, job: NewJob, go_on: Callable[[NewJob], Awaitable[int]]) -> int:
+    async def enqueue(self, job: NewJob, call_next: Callable[[NewJob], Awaitable[int]]) -> int:
         """Refuse what is named so."""
         if job.type == "refused":
             raise PermissionError("not today")
-        return await go_on(job)
+        return await call_next(job)
 
-    async def run(self, ctx: tenure.Context, go_on: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, ctx: tenure.Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Refuse all."""
         raise tenure.PermanentError("not here")
 
@@ -104,12 +104,12 @@ async def test_hook_that_raises_refuses_the_enqueue_or_fails_the_job(dsn: str, d
 class Waiting(tenure.Middleware):
     """Waits for something before it lets a job in."""
 
-    async def enqueue(self, job: NewJob, go_on: Callable[[NewJob], Awaitable[int]]) -> int:
+    async def enqueue(self, job: NewJob, call_next: Callable[[NewJob], Awaitable[int]]) -> int:
         """Wait."""
         import asyncio
 
         await asyncio.sleep(0)
-        return await go_on(job)
+        return await call_next(job)
 
 
 async def test_hook_that_waits_cannot_join_a_synchronous_transaction(dsn: str, db: Harness) -> None:

@@ -21,9 +21,10 @@ import typer.main
 import yaml  # type: ignore[import-untyped]
 
 from tenure.app import App
-from tenure.cli import app, upkeep
-from tenure.http import serve
-from tenure.reach import Reach
+from tenure.cli import app
+from tenure.cli.services import upkeep
+from tenure.client.connections import Connections
+from tenure.http import dispatcher
 from tenure.settings import MAX_BODY_BYTES
 from tenure.worker import Worker, worker
 from tests.architecture.test_documented import commands, page
@@ -131,7 +132,7 @@ def _tenure(text: str) -> list[str]:
 
 def test_the_sql_of_the_page_runs(dsn: str) -> None:
     inline = [found for found in re.findall(r"`(select [^`]+)`", PAGE) if "setval" in found]
-    assert len([*blocks("sql"), *inline]) == 3
+    assert len([*blocks("sql"), *inline]) == 4
     with psycopg.connect(dsn) as connection:
         for role in ("tenure_owner", "tenure_app", "tenure_read"):  # of the whole cluster, and gone with the rollback
             connection.execute(
@@ -169,8 +170,8 @@ def test_the_ini_files_can_be_read() -> None:
 def test_who_is_told_to_stop_gets_the_time_that_it_takes() -> None:
     grace = inspect.signature(Worker).parameters["grace"].default
     stopping = {
-        "worker": grace + worker._LAST_WORDS_S,
-        "serve": serve._DRAIN_S + serve._LAST_WORDS_S,
+        "worker": grace + worker._LAST_CALLS_S,
+        "serve": dispatcher._DRAIN_S + dispatcher._FLUSH_S,
     }
     given = {}
     for unit in (block for block in blocks("ini") if "TimeoutStopSec" in block):
@@ -192,7 +193,7 @@ def test_who_is_told_to_stop_gets_the_time_that_it_takes() -> None:
     for who, seconds in given.items():
         assert seconds >= stopping[who.split()[1]] + 5, who
     assert f"`--grace` ({grace:.0f} s)" in PAGE
-    assert f"within {serve._DRAIN_S} s" in PAGE
+    assert f"within {dispatcher._DRAIN_S} s" in PAGE
 
 
 def test_probes_ask_for_what_needs_no_key() -> None:
@@ -223,7 +224,7 @@ def test_proxies_let_a_long_poll_and_the_largest_body_pass(tmp_path: Path) -> No
 
 
 def test_the_connections_are_those_of_the_pools() -> None:
-    app_has = inspect.signature(Reach.open).parameters["connections"].default
+    app_has = inspect.signature(Connections.open).parameters["connections"].default
     found = re.search(r"connections=(\d+)", inspect.getsource(App.worker))
     assert found
     beats = int(found[1])
@@ -233,10 +234,10 @@ def test_the_connections_are_those_of_the_pools() -> None:
         if "|" in row
     }
     assert at_most["`tenure worker`"].startswith(f"{app_has + beats + 1}: {app_has} to claim and finish, {beats} for ")
-    dispatcher = serve._CONNECTIONS + upkeep.CONNECTIONS + 1
-    said = f"{dispatcher}: {serve._CONNECTIONS} for requests, {upkeep.CONNECTIONS} for upkeep"
+    connections = dispatcher._CONNECTIONS + upkeep.CONNECTIONS + 1
+    said = f"{connections}: {dispatcher._CONNECTIONS} for requests, {upkeep.CONNECTIONS} for upkeep"
     assert at_most["`tenure serve`"].startswith(said)
-    assert at_most["`tenure serve --no-upkeep`"] == str(serve._CONNECTIONS + 1)
+    assert at_most["`tenure serve --no-upkeep`"] == str(dispatcher._CONNECTIONS + 1)
     assert at_most["`tenure upkeep`"] == str(upkeep.CONNECTIONS)
     assert at_most["a process that enqueues with `App`"].startswith(f"{app_has} for each event loop")
     assert f"want {4 * 4 * (app_has + beats + 1 + app_has)} connections" in PAGE

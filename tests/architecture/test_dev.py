@@ -31,7 +31,7 @@ def test_an_emptied_list_of_what_must_be_proven_fails(dev: Any, tmp_path: Path, 
     if content is not None:
         dev.MUST_BE_PROVEN.write_text(content)
     stages = dev.Stages()
-    dev.judge_requirements(stages, tmp_path / "proven")
+    dev.check_requirements(stages, tmp_path / "proven")
     assert stages.rows == [("requirements", 0.0, "failed")]
 
 
@@ -42,7 +42,7 @@ def test_a_requirement_that_was_not_proven_fails(dev: Any, tmp_path: Path) -> No
     for content, result in (("S0-01\n", "failed"), ("S0-01\nS0-02\n", "ok")):
         proven.write_text(content)
         stages = dev.Stages()
-        dev.judge_requirements(stages, proven)
+        dev.check_requirements(stages, proven)
         assert stages.rows == [("requirements", 0.0, result)]
 
 

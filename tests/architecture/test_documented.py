@@ -10,7 +10,8 @@ import typer.main
 import tenure.embedded
 from tenure.cli import app
 from tenure.contracts import BUILT_IN
-from tenure.diagram import svg
+from tenure.contracts.diagram import to_svg
+from tenure.contracts.view_fields import FIELDS
 from tenure.errors import TenureError
 from tenure.postgres.store import Store
 
@@ -82,8 +83,15 @@ def test_every_contract_and_view_is_documented() -> None:
         assert missing([view.name for view in contract.views], row) == []
 
 
+def test_every_field_of_a_view_is_documented() -> None:
+    jobs, events, letters, outbox = page("view-fields").split("\n## ")[1:]
+    sections = {"jobs": jobs, "finished": jobs, "events": events, "letters": letters, "outbox": outbox}
+    documented = {rows: set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) for rows, text in sections.items()}
+    assert documented == FIELDS
+
+
 def test_every_verb_of_the_store_is_documented() -> None:
-    verbs = [name for name in vars(Store) if not name.startswith("_")]
+    verbs = [name for name in dir(Store) if not name.startswith("_")]
     assert "claim_by_id" in verbs
     text = page("store")
     assert [name for name in verbs if f"`{name}(" not in text and f"`Store.{name}(" not in text] == []
@@ -106,7 +114,7 @@ def test_messages_name_only_commands_that_exist() -> None:
 def test_the_pictures_are_drawn_from_the_declarations_of_today() -> None:
     for contract in BUILT_IN.values():
         drawn = (REFERENCE.parent / "pictures" / f"{contract.name}.svg").read_text(encoding="utf-8")
-        assert drawn.strip() == svg(contract).strip(), f"tenure contracts diagram {contract.name} --format svg"
+        assert drawn.strip() == to_svg(contract).strip(), f"tenure contracts diagram {contract.name} --format svg"
 
 
 def test_the_check_finds_what_is_missing() -> None:

@@ -14,7 +14,7 @@ import tenure
 from tenure import testing
 from tenure.app import App
 from tenure.context import Context
-from tenure.job import Job
+from tenure.jobs.job import Job
 from tenure.middleware import Middleware
 from tenure.task import Task, Ticket
 from tenure.worker import Worker
@@ -96,8 +96,8 @@ def test_every_count_of_the_worker_is_documented_and_no_other() -> None:
 
 def test_every_tool_for_tests_is_documented() -> None:
     public = [name for name, each in vars(testing).items() if getattr(each, "__module__", "") == testing.__name__]
-    tools = [name for name in public if inspect.iscoroutinefunction(getattr(testing, name))]
-    assert "drain" in tools
+    tools = [name for name in public if not name.startswith("_") and inspect.isfunction(getattr(testing, name))]
+    assert {"drain", "mark_database", "use_database"} <= set(tools)
     assert untold(tools, section("app", "Testing")) == []
 
 

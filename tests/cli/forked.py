@@ -51,7 +51,7 @@ def _serve() -> None:
 
     import tenure.cli
     import tenure.postgres.migrate
-    import tenure.postgres.reading
+    import tenure.postgres.read
     import tenure.postgres.store
     import tenure.proof
     import tenure.upkeep  # noqa: F401

@@ -23,7 +23,7 @@ def tenure(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedPr
 def test_migrate_says_what_it_did_and_a_second_run_has_nothing_to_do(empty_dsn: str, tmp_path: Path) -> None:
     first = tenure("migrate", "--database-url", empty_dsn, "--json", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout)["applied"][0] == "0001_kernel"
+    assert json.loads(first.stdout)["applied"][0] == "0001_schema"
     second = tenure("migrate", cwd=tmp_path, DATABASE_URL=empty_dsn)
     assert (second.returncode, second.stdout) == (0, "nothing to do: the database is at this release\n")
 

@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.contract import Contract, Event, paths, states
 from tenure.contracts import BUILT_IN
-from tenure.diagram import mermaid, svg
+from tenure.contracts.declaration import Contract, Event, paths, states
+from tenure.contracts.diagram import to_mermaid, to_svg
 from tenure.postgres.migrate import migrate
 from tests.cli.forked import tenure
 
@@ -150,10 +150,10 @@ def test_a_file_made_by_show_is_the_same_contract_and_asks_no_database(tmp_path:
 
 def test_diagram_prints_mermaid_or_svg(dsn: str, tmp_path: Path) -> None:
     migrate(dsn, {**BUILT_IN, "chores": CHORES})
-    assert tenure("contracts", "diagram", "standard", cwd=tmp_path).stdout == mermaid(STANDARD)
-    assert tenure("contracts", "diagram", "standard", "--format", "svg", cwd=tmp_path).stdout == svg(STANDARD)
+    assert tenure("contracts", "diagram", "standard", cwd=tmp_path).stdout == to_mermaid(STANDARD)
+    assert tenure("contracts", "diagram", "standard", "--format", "svg", cwd=tmp_path).stdout == to_svg(STANDARD)
     told = said("diagram", "chores", "--version", "1", "--format", "svg", cwd=tmp_path, DATABASE_URL=dsn)
-    assert told == {"name": "chores", "version": "1", "format": "svg", "diagram": svg(CHORES)}
+    assert told == {"name": "chores", "version": "1", "format": "svg", "diagram": to_svg(CHORES)}
     assert tenure("contracts", "diagram", "standard", "--format", "png", cwd=tmp_path).returncode == 2
 
 
@@ -236,6 +236,7 @@ def test_a_file_with_a_contract_that_contradicts_itself_says_how(tmp_path: Path)
 
 
 def test_the_command_line_loads_neither_a_driver_nor_the_diagrams() -> None:
-    program = "import sys, tenure.cli; print({'psycopg', 'tenure.diagram', 'tenure.versions'} & set(sys.modules))"
+    unwanted = {"psycopg", "tenure.contracts.diagram", "tenure.contracts.versions"}
+    program = f"import sys, tenure.cli; print({unwanted} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

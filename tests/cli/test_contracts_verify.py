@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
-from tenure.promises import INVARIANTS
+from tenure.contracts.declaration import Contract
+from tenure.model.invariants import INVARIANTS
 from tests.broken import BROKEN
 from tests.cli.forked import tenure
 
@@ -32,10 +32,10 @@ NUMBER = 7
 ODD_MODULE = """
 from dataclasses import replace
 
-from tenure.contract import Retryable, Verdict
+from tenure.contracts.declaration import Retryable, RetryVerdict
 from tenure.contracts.standard import STANDARD
 
-CHORES = replace(STANDARD, name="odd_chores", retryable=Retryable("class", {"OddError": Verdict("snooze")}))
+CHORES = replace(STANDARD, name="odd_chores", retryable=Retryable("class", {"OddError": RetryVerdict("snooze")}))
 """
 
 #: A declaration that is refused while its module is imported.
@@ -181,11 +181,12 @@ def test_a_declaration_without_a_machine_tells_its_faults(tmp_path: Path) -> Non
         ("nonesuch", "E-UNKNOWN-CONTRACT", "no contract 'nonesuch' is known; known are: standard@1, phase27@1"),
         ("simple@9", "E-UNKNOWN-CONTRACT", "no contract 'simple@9' is known"),
         ("nowhere.json", "E-BAD-INPUT", "'nowhere.json' is no contract's name, and as a file it cannot be read"),
-        ("nowhere:CHORES", "E-BAD-INPUT", "nowhere:CHORES cannot be had: ModuleNotFoundError: No module named"),
-        ("household:NOTHING", "E-BAD-INPUT", "household:NOTHING cannot be had: AttributeError: "),
+        ("nowhere:CHORES", "E-BAD-INPUT", "nowhere:CHORES cannot be imported: ModuleNotFoundError: No module named"),
+        ("household:NOTHING", "E-BAD-INPUT", "household:NOTHING cannot be imported: AttributeError: "),
         ("household:NUMBER", "E-BAD-INPUT", "household:NUMBER is of the type int, not a tenure Contract"),
-        ("crooked:ONE", "E-BAD-INPUT", "crooked:ONE cannot be had: ZeroDivisionError: division by zero (crooked.py,"),
-        ("leaving:ONE", "E-BAD-INPUT", "leaving:ONE cannot be had: SystemExit: 0 (leaving.py, line 2)"),
+        ("crooked:ONE", "E-BAD-INPUT",
+         "crooked:ONE cannot be imported: ZeroDivisionError: division by zero (crooked.py,"),
+        ("leaving:ONE", "E-BAD-INPUT", "leaving:ONE cannot be imported: SystemExit: 0 (leaving.py, line 2)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_found_is_refused_before_anything_is_explored(

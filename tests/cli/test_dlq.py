@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from textwrap import indent
 from typing import Any
 
 import pytest
 
 from tenure.errors import BadInput, UnknownContract
-from tenure.job import Failure, NewJob
-from tenure.postgres.letters import Letter
+from tenure.jobs.job import Failure, NewJob
+from tenure.postgres.dead_letters import DeadLetter
 from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
 from tests.harness import Harness
 
+STACK = """Traceback (most recent call last):
+  File "/srv/shop.py", line 7, in send
+    raise ValueError("odd")
+ValueError: odd
+"""
 BROKEN = Failure("broken for good", type="ValidationError", code="BROKEN", retryable=False)
 
 
-async def letter(store: Store, contract: str = "standard", tenant: str = "acme") -> Letter:
+async def letter(store: Store, contract: str = "standard", tenant: str = "acme") -> DeadLetter:
     """The dead letter of a job that failed for good."""
     made = await store.enqueue(NewJob("mail.send", {"to": "ada"}, contract, tenant_id=tenant))
     (job,) = await store.claim(contract, worker="w1")
@@ -144,7 +153,7 @@ async def test_a_discard_that_needs_two_is_never_approved_by_the_asker(store: St
     before = await store.letters.show(int(one))
     assert ask.refused("dlq", "approve", one, "--person", " ADA", "--json") == (
         "APPROVAL_REQUIRED",
-        "Ada asked for it; another person must approve",
+        "Ada requested the discard; another person must approve",
     )
     assert await store.letters.show(int(one)) == before
     said = ask.said("dlq", "approve", one, "--person", "Bob")
@@ -174,6 +183,23 @@ async def test_a_discard_wants_a_reason_and_a_person(store: Store, ask: Asking) 
     assert ask.run("dlq", "discard", str(one.id), "--person", "ada").returncode == 2
     assert ask.run("dlq", "approve", str(one.id)).returncode == 2
     assert await store.letters.show(one.id) == one
+
+
+async def test_discard_is_asked_for_by_the_operating_systems_user_unless_told_otherwise(
+    store: Store, ask: Asking
+) -> None:
+    one = await letter(store, "gate_b2")
+    said = ask.said("dlq", "discard", str(one.id), "--reason", "spam")
+    assert (said["discard_asked_by"], said["status"]) == (pwd.getpwuid(os.getuid()).pw_name, "open")
+
+
+async def test_show_prints_the_traceback_line_by_line(store: Store, ask: Asking) -> None:
+    await store.enqueue(NewJob("mail.send"))
+    (job,) = await store.claim("standard", worker="w1")
+    await store.fail(job.held, replace(BROKEN, stack=STACK))
+    one = await store.letters.of_job(job.id)
+    card = ask.text("dlq", "show", str(one.id))
+    assert f"\n{indent(STACK, '  ')}Next: tenure dlq requeue {one.id}\n" in card
 
 
 _CALLS = {

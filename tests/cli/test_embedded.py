@@ -1,4 +1,4 @@
-"""Commands on the embedded PostgreSQL, where there was none: it is made, has its schema, and is told of once."""
+"""Commands on the embedded PostgreSQL, where there was none: it is made, has its schema, and is never silent."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ from pathlib import Path
 
 import pytest
 
+from tenure.embedded import Cluster
 from tests.cli.forked import tenure
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_command_finds_the_schema_and_only_the_first_says_that_a_database_was_made(tmp_path: Path) -> None:
+def test_every_command_finds_the_schema_and_says_which_database_it_made_or_started(tmp_path: Path) -> None:
     made = f"made a PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another"
+    started = f"started the PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another"
     key = tenure("keys", "create", "shop", "--scope", "work", cwd=tmp_path)
     assert key.returncode == 0, key.stderr
     assert re.fullmatch(r"tenure_\S+\n", key.stdout)
     assert key.stderr.splitlines()[0] == made
     job = tenure("enqueue", "greet", cwd=tmp_path)
-    assert (job.returncode, job.stderr) == (0, "")
+    assert job.returncode == 0
+    was_started, said = job.stderr.splitlines()
+    assert was_started == started
+    assert said.startswith("notice: no live worker knows type greet (no worker is seen at all)")
     assert job.stdout.startswith("job 1 is queued")
     for command in (("jobs", "list"), ("jobs", "show", "1"), ("queues", "list"), ("verify",), ("upkeep", "--once")):
         done = tenure(*command, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert made not in done.stderr
-    migrated = tenure("migrate", cwd=tmp_path)
+        assert done.stderr.splitlines()[0].endswith(started)
+    with Cluster(tmp_path / ".tenure"):  # it runs: whoever joins starts nothing
+        migrated = tenure("migrate", cwd=tmp_path)
     assert (migrated.returncode, migrated.stderr) == (0, "")
     assert migrated.stdout == "nothing to do: the database is at this release\n"
     assert not (tmp_path / ".tenure" / "data" / "postmaster.pid").exists(), "PostgreSQL was left running"
@@ -35,10 +41,30 @@ def test_a_worker_without_an_address_says_where_it_made_a_database(tmp_path: Pat
     done = tenure("worker", "tenure.samples:app", "--until-idle", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, *rest = done.stderr.splitlines()
-    assert first == f"made a PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another"
+    assert first[8:] == f" WARNING made a PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another"
     assert "works on default" in rest[0]
-    assert rest[-1].endswith("stopped: no job came")
+    assert rest[-1].endswith("stopped: no jobs")
     assert not (tmp_path / ".tenure" / "data" / "postmaster.pid").exists(), "PostgreSQL was left running"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("migrate",),
+        ("jobs", "list"),
+        ("worker", "tenure.samples:app"),
+        ("serve",),
+        ("upkeep", "--once"),
+        ("dev",),
+    ],
+    ids=" ".join,
+)
+def test_where_a_database_is_required_nothing_is_started(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = tenure(*command, cwd=tmp_path, TENURE_REQUIRE_DATABASE="1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("E-DATABASE-REQUIRED: no database is named")
+    assert "Next: set DATABASE_URL" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_database_with_an_address_is_never_migrated_behind_ones_back(empty_dsn: str, tmp_path: Path) -> None:

@@ -13,12 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from tenure.contracts import BUILT_IN
 from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
 from tests.harness import Harness
 from tests.postgres.listening import bare_ear
 
 ME = pwd.getpwuid(os.getuid()).pw_name
+
+
+@pytest.fixture(autouse=True)
+def working(db: Harness) -> None:
+    """Somebody who takes whatever is enqueued, so that nothing is said of it."""
+    db.sql("insert into tenure.worker (name, queues, contracts) values ('w', %s, %s)",
+           ["default", "mail", "slow mail"], list(BUILT_IN))  # fmt: skip
 
 
 def test_a_job_is_made_and_the_next_command_shows_it(ask: Asking, db: Harness) -> None:
@@ -84,7 +92,7 @@ def test_the_payload_can_come_from_a_file_or_a_pipe(ask: Asking, db: Harness, tm
         (("--delay", "-5"), r"--delay is a number of seconds"),
         (("--delay", "999999d"), r"delay_ms is \d+; it must be within"),
         (("--max-attempts", "0"), r"max_attempts of contract standard is 0"),
-        (("--queue", ""), r"queue must be a text"),
+        (("--queue", ""), r"queue must be a non-empty string"),
     ],
 )
 def test_what_cannot_be_enqueued_is_refused_with_where_and_nothing_is_made(

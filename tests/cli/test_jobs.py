@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tenure.cli.given import number
+from tenure.cli.options import parse_id
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput
-from tenure.job import Failure, Job, NewJob
+from tenure.jobs.job import Failure, Job, NewJob
 from tenure.postgres.store import Store
 from tests.architecture.test_documented import commands
 from tests.cli.conftest import Asking
@@ -265,10 +265,30 @@ def test_an_id_that_is_no_number_is_refused_before_anything_is_started(
 @pytest.mark.parametrize("text", ["", " 7", "4_2", "+7", "7.0", "\u0667", "0", "9223372036854775808", "9" * 40])
 def test_only_digits_of_a_possible_id_are_an_id(text: str) -> None:
     with pytest.raises(BadInput, match=r"^id (must be a whole number|is \d+; it must be within)"):
-        number("id", text)
+        parse_id("id", text)
 
 
 def test_a_database_without_schema_says_what_to_do(empty_dsn: str, tmp_path: Path) -> None:
     code, message = Asking(empty_dsn, tmp_path).refused("jobs", "why", "1")
     assert code == "E-SCHEMA-MISSING"
     assert "Next: tenure migrate" in message
+
+
+async def test_show_and_why_print_the_traceback_line_by_line(store: Store, ask: Asking) -> None:
+    stack = """Traceback (most recent call last):
+  File "/srv/shop.py", line 7, in send
+\traise ValueError("odd \x1b[31m")
+ValueError: odd \x1b[31m
+"""
+    job = await claimed(store)
+    await store.fail(job.held, Failure("odd", type="ValueError", stack=stack))
+    printed = [
+        "  Traceback (most recent call last):", '    File "/srv/shop.py", line 7, in send',
+        '      raise ValueError("odd  [31m")', "  ValueError: odd  [31m",
+    ]  # fmt: skip
+    for command in ("show", "why"):
+        lines = ask.text("jobs", command, str(job.id)).splitlines()
+        assert printed[0] in lines
+        first = lines.index(printed[0])
+        assert lines[first : first + 4] == printed
+        assert lines[first + 4].startswith("Next: ")

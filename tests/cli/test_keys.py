@@ -7,7 +7,7 @@ import pwd
 import re
 from collections.abc import Callable
 
-from tenure.key import digest
+from tenure.jobs.api_key import hash_key
 from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
 from tests.harness import Harness
@@ -20,7 +20,7 @@ async def test_a_new_key_is_alone_on_stdout_and_explained_on_stderr(store: Store
     done = ask.run("keys", "create", "shop\x1b[31m", "--scope", "work", "--scope", "enqueue")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"tenure_[\w-]{43}\n", done.stdout)
-    found = await store.keys.find(digest(done.stdout.strip()))
+    found = await store.keys.find(hash_key(done.stdout.strip()))
     assert found is not None
     assert (found.live, found.key.scopes, found.key.created_by) == (True, ("enqueue", "work"), ME)
     assert done.stderr.splitlines() == [
@@ -40,7 +40,7 @@ async def test_a_key_for_a_tenant_a_person_and_a_time(store: Store, ask: Asking)
         "scope approve, held by Ada Lovelace", "bound to tenant acme: it is for the jobs of no other",
     ]  # fmt: skip
     assert re.fullmatch(rf"valid until {MOMENT}: tenure keys revoke \d+", lines[3])
-    found = await store.keys.find(digest(done.stdout.strip()))
+    found = await store.keys.find(hash_key(done.stdout.strip()))
     assert found is not None
     assert found.key.expires_at is not None
     assert (found.key.expires_at - found.key.created_at).days == 90
@@ -82,7 +82,7 @@ async def test_the_list_says_what_each_key_is_for_and_whether_it_is_live(
 async def test_a_key_is_revoked_once_and_programs_are_told_by_whom(store: Store, ask: Asking) -> None:
     said = ask.said("keys", "create", "shop", "--scope", "work")
     text = said.pop("key")
-    found = await store.keys.find(digest(text))
+    found = await store.keys.find(hash_key(text))
     assert found is not None
     assert (said["id"], said["live"], said["tenant_id"]) == (str(found.key.id), True, None)
     named = f"key {said['id']} (shop, {text[:11]}…)"
@@ -99,7 +99,7 @@ def test_a_wrong_call_is_refused_before_anything_is_started(at_once: Callable[..
     for arguments, message in {
         ("create", "x", "--scope", "root"): "E-BAD-INPUT: there is no scope 'root'. Next: give one or more of enqueue,",
         ("create", "x", "--scope", "approve"): "E-BAD-INPUT: a key that approves needs a person",
-        ("create", " ", "--scope", "work"): "E-BAD-INPUT: key name must be a text that is not empty",
+        ("create", " ", "--scope", "work"): "E-BAD-INPUT: key name must be a non-empty string",
         ("create", "x", "--scope", "work", "--expires", "soon"): "E-BAD-INPUT: --expires is a span of time like 90d",
         ("create", "x", "--scope", "work", "--expires", "0s"): "E-BAD-INPUT: lifetime in milliseconds is 0",
         ("revoke", "shop"): "E-BAD-INPUT: key must be a whole number",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure.job import Failure, NewJob
+from tenure.jobs.job import Failure, NewJob
 from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
 from tests.harness import Harness
@@ -168,7 +168,7 @@ async def test_a_replay_that_parts_shows_where_and_exits_1(store: Store, db: Har
         "1. claim: queued → running (claim 1, counter 1)", "2. retry: running → queued (claim 1, counter 1)"
     ]  # fmt: skip
     assert last == (
-        "they part at log row 2: recorded retry: running → queued (claim 1, counter 5); "
+        "they differ at log row 2: recorded retry: running → queued (claim 1, counter 5); "
         "replayed retry: running → queued (claim 1, counter 1)"
     )
     done = ask.run("replay", "--job", str(job_id), "--json")

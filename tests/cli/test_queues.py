@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tenure.job import NewJob
+from tenure.jobs.job import NewJob
 from tenure.postgres.store import Store
 from tests.architecture.test_documented import commands
 from tests.cli.conftest import Asking
@@ -30,14 +30,15 @@ async def test_the_list_says_what_stands_in_each_queue_and_who_paused_it(
     await store.queues.pause("mail", actor="ada", reason="down")
     db.sql("update tenure.job set due_at = now() - interval '3 minutes' where role = 'ready' and due_at < now()")
     head, row = ask.text("queues", "list").splitlines()
-    assert re.split(r"  +", head) == ["queue", "ready", "delayed", "waiting", "held", "oldest ready", "paused"]
-    assert re.fullmatch(r"mail +2 +1 +0 +1 +3\S* min +by ada since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: down", row)
+    columns = ["queue", "ready", "delayed", "waiting", "held", "quarantined", "oldest ready", "paused"]
+    assert re.split(r"  +", head) == columns
+    assert re.fullmatch(r"mail +2 +1 +0 +1 +0 +3\S* min +by ada since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: down", row)
     (said,) = ask.said("queues", "list")["queues"]
     assert 180 <= said.pop("oldest_ready_seconds") < 240
     assert re.fullmatch(r"\d{4}-.*Z", said["paused"].pop("at"))
     assert said == {
-        "name": "mail", "ready": 2, "delayed": 1, "waiting": 0, "held": 1, "at_least": [],
-        "paused": {"by": "ada", "reason": "down"},
+        "name": "mail", "ready": 2, "delayed": 1, "waiting": 0, "held": 1, "quarantined": 0, "at_least": [],
+        "paused": {"by": "ada", "reason": "down"}, "unserved_types": [],
     }  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def test_pausing_a_queue_without_jobs_asks_to_check_its_name(ask: Asking) -> Non
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_a_name_that_is_none_is_refused(ask: Asking, db: Harness, command: str) -> None:
-    assert ask.refused("queues", command, "") == ("E-BAD-INPUT", "queue must be a text that is not empty, not ''")
+    assert ask.refused("queues", command, "") == ("E-BAD-INPUT", "queue must be a non-empty string, not ''")
     assert db.value("select count(*) from tenure.queue") == 0
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from tenure import App, Context
-from tenure.cli.trying import BLANK, curl, payload, request
+from tenure.cli.services.example_request import BLANK, curl, payload, request
 from tenure.task import Task
 
 

@@ -34,7 +34,7 @@ def started(dsn: str, place: Path, *arguments: str) -> subprocess.Popen[str]:
 async def test_it_reaps_until_it_is_told_to_stop_and_then_sums_up(
     store: Store, db: Harness, dsn: str, tmp_path: Path, number: signal.Signals
 ) -> None:
-    process = started(dsn, tmp_path)
+    process = started(dsn, tmp_path, "--log-level", "debug")
     try:
         ids = await expired(store, db, 3)
         await until(lambda: ready(db, ids), 60)
@@ -44,7 +44,7 @@ async def test_it_reaps_until_it_is_told_to_stop_and_then_sums_up(
         process.kill()
     assert (process.returncode, out) == (0, "")
     lines = told.splitlines()
-    assert [line for line in lines if re.fullmatch(r"\d\d:\d\d:\d\d upkeep reap standard: 3", line)], told
+    assert [line for line in lines if re.fullmatch(r"\d\d:\d\d:\d\d DEBUG   reap standard: 3", line)], told
     assert re.fullmatch(r"upkeep ends: .*reap 3.*", lines[-1])
 
 
@@ -65,7 +65,9 @@ async def test_as_json_the_summary_is_data(store: Store, db: Harness, dsn: str, 
 
 async def test_one_round_says_what_each_part_did(store: Store, db: Harness, ask: Asking) -> None:
     (job_id,) = await expired(store, db)
-    head, *rows = ask.text("upkeep", "--once").splitlines()
+    done = ask.run("upkeep", "--once")
+    assert f"WARNING job {job_id} of t, attempt 1 failed, retry in " in done.stderr
+    head, *rows = done.stdout.splitlines()
     assert head.split() == ["part", "contract", "did", "trouble"]
     assert ["reap", "standard", "1"] in [row.split() for row in rows]
     assert db.row(job_id)["role"] == "ready"
@@ -102,7 +104,7 @@ def test_it_waits_for_a_database_that_is_away(db: Harness, dsn: str, tmp_path: P
         )  # fmt: skip
         try:
             assert process.stderr is not None
-            assert "upkeep waits: " in process.stderr.readline()
+            assert "upkeep cannot connect, retrying: " in process.stderr.readline()
             lock_out(dsn, out=False)
             assert process.stderr.readline() == "upkeep runs; Ctrl-C or SIGTERM ends it\n"
             process.terminate()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tenure.job import Failure, Job
+from tenure.jobs.job import Failure, Job
 from tenure.postgres.store import Store
 from tests.contracts.reliability import INVALID, PERMANENT, TRANSIENT, make, running
 from tests.harness import Harness

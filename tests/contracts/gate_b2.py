@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tenure.contracts import BUILT_IN
-from tenure.job import Failure, Held, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Held, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.harness import Harness
 

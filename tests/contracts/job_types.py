@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.harness import Harness
 

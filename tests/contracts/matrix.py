@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from tenure.job import Failure, NewJob
+from tenure.jobs.job import Failure, NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
 

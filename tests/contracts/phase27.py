@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from tenure.backoff import fraction
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.outcome import Moved
+from tenure.model.backoff import fraction
 from tenure.postgres.store import Store
 from tests.harness import Harness, at_once
 
@@ -135,8 +135,8 @@ def claim_at_once(dsn: str, count: int, until_empty: bool = False) -> list[int]:
 _CHILD = """
 import asyncio, json, os, signal, sys, time
 from datetime import datetime
-from tenure.backoff import fraction
-from tenure.job import Failure
+from tenure.model.backoff import fraction
+from tenure.jobs.job import Failure
 from tenure.postgres.store import Store
 
 async def main(dsn, queue, end):

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from tenure.contracts import BUILT_IN
-from tenure.job import Failure, Job, NewJob
+from tenure.jobs.job import Failure, Job, NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
 

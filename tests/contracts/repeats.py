@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import Refused
-from tenure.job import Failure, Held, Job, NewJob
+from tenure.jobs.job import Failure, Held, Job, NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
 

@@ -11,8 +11,8 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import IdempotencyConflict, LeaseConflictError, StaleLease
-from tenure.job import Held, Job
-from tenure.outcome import Effect, Moved, Noted
+from tenure.jobs.job import Held, Job
+from tenure.jobs.outcome import Effect, Moved, Noted
 from tenure.postgres.store import Store
 from tests.contracts.repeats import ENDS, GIVES_BACK, everything, hold, next_holder, refusal_of, say
 from tests.harness import Harness

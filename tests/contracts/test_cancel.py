@@ -8,10 +8,11 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, InvalidTransition, JobNotFound, Refused, StaleLease
-from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Enqueued, Moved, Noted
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Enqueued, Moved, Noted
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 pytestmark = pytest.mark.core
 
@@ -220,12 +221,12 @@ async def test_whatever_happens_without_a_cancel_call_no_task_is_ever_canceled(s
     for turn in range(3):
         jobs = await store.claim("dispatcher", worker="w1", limit=len(story))
         assert {job.id for job in jobs} == set(story)
-        await store.heartbeat_many([job.held for job in jobs])
+        await store.report("heartbeat", calls([job.held for job in jobs]))
         endings: dict[str, list[Job]] = {ending: [] for ending in (*ENDINGS, "complete")}
         for job in jobs:
             endings[dict(enumerate(story[job.id])).get(turn, "complete")].append(job)
         await _end(store, db, endings)
-        late = await store.succeed_many([job.held for job in jobs if job not in endings["complete"]])
+        late = await store.report("succeed", calls([job.held for job in jobs if job not in endings["complete"]]))
         assert all(isinstance(answer, Refused) for answer in late)
         db.due(*story)
         await store.promote("dispatcher", limit=len(story))
@@ -239,11 +240,11 @@ async def test_whatever_happens_without_a_cancel_call_no_task_is_ever_canceled(s
 async def _end(store: Store, db: Harness, endings: dict[str, list[Job]]) -> None:
     """End these attempts so."""
     proofs = {ending: [job.held for job in jobs] for ending, jobs in endings.items()}
-    await store.succeed_many(proofs["complete"])
-    await store.fail_many(proofs["fail"], [Failure("boom", retryable=True)] * len(proofs["fail"]))
+    await store.report("succeed", calls(proofs["complete"]))
+    await store.report("fail", calls(proofs["fail"], failures=[Failure("boom", retryable=True)] * len(proofs["fail"])))
     final = Failure("no", type="PermanentError", retryable=False)
-    await store.fail_many(proofs["fail for good"], [final] * len(proofs["fail for good"]))
-    await store.hand_back_many(proofs["hand back"])
+    await store.report("fail", calls(proofs["fail for good"], failures=[final] * len(proofs["fail for good"])))
+    await store.report("hand_back", calls(proofs["hand back"]))
     db.expire(*[held.id for held in proofs["expire"]])
     await store.reap("dispatcher", limit=1_000)
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tenure.errors import BadInput, InvalidTransition, JobNotFound, LeaseConflictError, NotDue
-from tenure.job import Failure, Job, NewJob
+from tenure.jobs.job import Failure, Job, NewJob
 from tenure.postgres.store import Store
 from tests.contracts.reliability import PERMANENT, make, running, shown, stores, types
 from tests.harness import Harness

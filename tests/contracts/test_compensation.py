@@ -8,8 +8,8 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, IdempotencyConflict, InvalidTransition, Refused, StaleLease
-from tenure.job import Failure, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.contracts.compensation import (
     ENDINGS,
@@ -23,6 +23,7 @@ from tests.contracts.compensation import (
 )
 from tests.contracts.reliability import INVALID, PERMANENT, TRANSIENT, letters, make, running, shown, types
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 every_ending = pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
 BEGUN = ["job_claimed", "job_started"]
@@ -204,7 +205,7 @@ async def test_while_effects_are_undone_the_job_can_neither_succeed_nor_wait_nor
             await other
     assert everything(db, job.id) == before
     # The holder is still at work, and its lease still its own to keep.
-    db.sql("update tenure.job set lease_expires_at = now() + interval '20 seconds' where id = %s", job.id)
+    db.wear(job.id)
     assert (await store.heartbeat(job.held)).renewed
     await store.progress(job.held, {"undone": 1})
     assert (await store.compensated(job.held)).state == "failed"
@@ -247,7 +248,7 @@ async def test_in_a_batch_each_job_has_its_own_answer(store: Store, db: Harness)
     plain = await running(store)
     undoing = await worked(store)
     held = [undoing.held, plain.held, undoing.held]
-    answers = await store.fail_many(held, [PERMANENT, PERMANENT, INVALID])
+    answers = await store.report("fail", calls(held, failures=[PERMANENT, PERMANENT, INVALID]))
     assert [getattr(each, "compensate", None) for each in answers] == [("ship", "charge"), (), ("ship", "charge")]
     assert shown(db, plain_id)["status"] == "failed"
     assert (await store.compensated(undoing.held)).state == "failed"

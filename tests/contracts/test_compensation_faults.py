@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidTransition, Refused, StaleLease
-from tenure.job import Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.statement import Atomic, Plan, Statement
 from tenure.postgres.store import Store
 from tests.contracts.compensation import (
@@ -197,8 +197,8 @@ class Interrupted(OneConnection):
         super().__init__(connection)
         self.after, self.event = after, event
 
-    async def run(self, plan: Callable[[], Plan[Any]]) -> Any:
-        return await super().run(lambda: self._watched(plan()))
+    async def run(self, plan: Callable[[], Plan[Any]], *, beat: bool = False) -> Any:
+        return await super().run(lambda: self._watched(plan()), beat=beat)
 
     def _watched(self, plan: Plan[Any]) -> Generator[Any, Any, Any]:
         step = next(plan)
@@ -224,7 +224,7 @@ def test_a_holder_killed_after_it_asked_and_before_the_failure_was_kept_has_chan
         job = now(worked(session.store))
         before = everything(db, job.id)
         with pytest.raises(Killed):
-            now(Store(Interrupted(session.connection, "move", killed)).fail(job.held, PERMANENT))
+            now(Store(Interrupted(session.connection, "finish", killed)).fail(job.held, PERMANENT))
         assert everything(db, job.id) == before
         assert now(session.store.fail(job.held, PERMANENT)).compensate == ("ship", "charge")
 
@@ -246,7 +246,7 @@ def test_whatever_happens_before_the_failure_is_kept_it_is_kept_by_the_holder_al
             if meanwhile.startswith("cancelled"):
                 now(other.store.cancel(job.id, mode=meanwhile.split()[1].removesuffix("ly"), actor="ada"))
 
-        failing = Store(Interrupted(session.connection, "move", happens)).fail(job.held, PERMANENT)
+        failing = Store(Interrupted(session.connection, "finish", happens)).fail(job.held, PERMANENT)
         if meanwhile == "cancelled softly":
             assert now(failing).compensate == ("ship", "charge")
             assert now(session.store.compensated(job.held)).state == "cancelled"
@@ -259,7 +259,7 @@ def test_whatever_happens_before_the_failure_is_kept_it_is_kept_by_the_holder_al
 
 
 @pytest.mark.req("S2-50")
-@pytest.mark.parametrize("after", ["note", "compensated", "move"])
+@pytest.mark.parametrize("after", ["note", "mark_effects_undone", "finish"])
 def test_the_note_and_the_end_of_a_compensation_are_one_transaction(db: Harness, dsn: str, after: str) -> None:
     with Session(dsn, "w1") as session:
         job = now(compensating(session.store))
@@ -280,7 +280,7 @@ def test_a_lease_that_runs_out_between_the_note_and_the_end_undoes_both(db: Harn
             session.sql("update tenure.job set lease_expires_at = now() - interval '1 second' where id = %s", job.id)
 
         with pytest.raises(StaleLease):
-            now(Store(Interrupted(session.connection, "compensated", runs_out)).compensated(job.held))
+            now(Store(Interrupted(session.connection, "mark_effects_undone", runs_out)).compensated(job.held))
         assert everything(db, job.id) == before
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tenure.errors import InvalidTransition, JobNotFound, Refused
-from tenure.job import Failure, Job, NewJob
+from tenure.jobs.job import Failure, Job, NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
 

@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 
 from tenure.errors import InvalidTransition, JobNotFound, Refused, StaleLease
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 OUTPUTS = [
     {"output_index": 0, "dataset_uuid": str(uuid4()), "location": "s3://a/ß", "row_count": 7, "cursor": None},
@@ -206,9 +207,9 @@ async def a_step(store: Store, db: Harness, chance: random.Random, holders: list
             won = await store.claim("dispatcher", worker=f"w{chance.randint(1, 5)}", limit=chance.randint(1, 8))
             holders.extend(job.held for job in won)
         case "succeed":
-            await store.succeed_many(some[:2])
+            await store.report("succeed", calls(some[:2]))
         case "fail":
-            await store.fail_many(some, [Failure("boom")] * len(some))
+            await store.report("fail", calls(some, failures=[Failure("boom")] * len(some)))
         case "crash":
             running = db.sql("select task_id from tenure_dispatcher.tasks where status = 'Running'")
             db.expire(*(row["task_id"] for row in running if chance.random() < 0.3))

@@ -10,8 +10,8 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import IdempotencyConflict
-from tenure.job import Failure, NewJob
-from tenure.outcome import Enqueued
+from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.outcome import Enqueued
 from tenure.postgres.store import Store
 from tests.harness import Harness
 

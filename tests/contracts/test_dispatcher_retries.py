@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Moved, Outcome
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Moved, Outcome
 from tenure.postgres.store import Store
 from tests.clock import TICK, StoppedClock
 from tests.harness import Harness, at_once
+from tests.holder_calls import calls
 
 ALWAYS_FAILING = [
     ("Queued", "Running"), ("Running", "Failed"), ("Failed", "Queued"),
@@ -150,7 +151,7 @@ async def test_what_a_worker_says_of_a_failure_does_not_decide_its_retry(store: 
     opinions = [Failure("a", retryable=False), Failure("b", "PermanentError"), Failure("c", retryable=True)]
     await store.enqueue_many([NewJob("extract", contract="dispatcher")] * len(opinions))
     held = [job.held for job in await store.claim("dispatcher", worker="w1", limit=len(opinions))]
-    answers = await store.fail_many(held, opinions)
+    answers = await store.report("fail", calls(held, failures=opinions))
     assert [isinstance(answer, Moved) and answer.will_retry for answer in answers] == [True] * len(opinions)
     for row in db.sql("select *, next_retry_at - updated_at as wait from tenure_dispatcher.tasks"):
         assert (row["status"], row["attempt"], row["max_attempts"]) == ("Failed", 1, 3)
@@ -170,7 +171,7 @@ async def test_a_failure_waits_in_failed_with_a_backoff_that_doubles_to_its_cap(
     await store.enqueue_many([NewJob("extract", contract="dispatcher", max_attempts=9)] * 100)
     for attempt, centre in enumerate((30, 60, 120, 240, 480, 600, 600), 1):
         held = [job.held for job in await store.claim("dispatcher", worker="w1", limit=100)]
-        await store.fail_many(held, [Failure("boom")] * 100)
+        await store.report("fail", calls(held, failures=[Failure("boom")] * 100))
         rows = db.sql("select *, next_retry_at - updated_at as wait, now() as now from tenure_dispatcher.tasks")
         waits = [row["wait"].total_seconds() for row in rows]
         assert {(row["status"], row["attempt"]) for row in rows} == {("Failed", attempt)}
@@ -218,7 +219,7 @@ async def test_a_task_is_never_queued_again_before_its_retry_time(clock: Stopped
     async with Store.open(clock.dsn) as store:
         await store.enqueue_many([NewJob("extract", contract="dispatcher")] * 20)
         held = [job.held for job in await store.claim("dispatcher", worker="w1", limit=20)]
-        await store.fail_many(held, [Failure("boom")] * 20)
+        await store.report("fail", calls(held, failures=[Failure("boom")] * 20))
         due = {row["task_id"]: row["next_retry_at"] for row in db.sql("select * from tenure_dispatcher.tasks")}
         assert len(set(due.values())) > 10, "the jitter spreads them"
         assert await store.promote("dispatcher") == []
@@ -236,7 +237,7 @@ async def test_a_task_is_never_queued_again_before_its_retry_time(clock: Stopped
 async def test_the_reconciler_takes_failed_tasks_that_are_due_and_no_other(store: Store, db: Harness) -> None:
     due, early, final, running, queued = [await enqueued(store, 1 if n == 2 else 3) for n in range(5)]
     held = [job.held for job in await store.claim("dispatcher", worker="w1", limit=4)]
-    await store.fail_many(held[:3], [Failure("boom")] * 3)
+    await store.report("fail", calls(held[:3], failures=[Failure("boom")] * 3))
     untouched = db.fingerprint(early, final, running, queued)
     (moved,) = await reconciled(store, db, due)
     assert isinstance(moved, Moved)
@@ -286,7 +287,7 @@ async def test_two_dispatchers_at_once_move_each_task_once(dsn: str, store: Stor
     if loop == "reap":
         db.expire(*ids)
     else:
-        await store.fail_many(held, [Failure("boom")] * 500)
+        await store.report("fail", calls(held, failures=[Failure("boom")] * 500))
         db.due(*ids)
 
     both = Barrier(2)

@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.contract import Hop, Jitter, Path, Retryable
+from tenure.contracts.declaration import Hop, Jitter, Path, Retryable
 from tenure.errors import BadInput, ContractChanged, IdempotencyConflict, InvalidTransition, StaleLease, Unsound
-from tenure.job import Held, NewJob
-from tenure.outcome import Enqueued, Moved
+from tenure.jobs.job import Held, NewJob
+from tenure.jobs.outcome import Enqueued, Moved
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tenure.settings import Settings
@@ -35,6 +35,7 @@ from tests.contracts.gate_b2 import (
     transitions,
 )
 from tests.harness import Harness, at_once
+from tests.holder_calls import calls
 from tests.races.sessions import Arena, Session
 
 pytestmark = pytest.mark.core
@@ -253,9 +254,9 @@ async def test_a_repeated_write_to_a_succeeded_job_is_refused_in_the_documents_c
     if verb == "running":
         (refusal,) = await store.claim_by_id([job_id], worker="w2", contract="gate_b2")
     elif verb == "succeeded":
-        (refusal,) = await store.succeed_many([held], [{"n": 1}])
+        (refusal,) = await store.report("succeed", calls([held], results=[{"n": 1}]))
     else:
-        (refusal,) = await store.fail_many([held], [PERMANENT if verb == "failed" else TRANSIENT])
+        (refusal,) = await store.report("fail", calls([held], failures=[PERMANENT if verb == "failed" else TRANSIENT]))
     assert isinstance(refusal, InvalidTransition)
     assert (refusal.reason_code, refusal.state) == (CODE, "succeeded")
     assert CODE in str(refusal)
@@ -283,7 +284,7 @@ def test_the_frozen_machine_cannot_be_changed_under_its_version_but_its_paramete
         replace(GATE_B2, budget=replace(budget, maximum=5)),
         replace(GATE_B2, budget=replace(budget, default=4, minimum=4, maximum=4)),
         replace(GATE_B2, backoff=replace(backoff, factor=3.0)),
-        replace(GATE_B2, backoff=replace(backoff, jitter=Jitter("add", 0, 500))),
+        replace(GATE_B2, backoff=replace(backoff, jitter=Jitter(form="add", low=0, high=500))),
         replace(GATE_B2, counter=replace(GATE_B2.counter, initial=1)),
         replace(GATE_B2, retryable=Retryable("any")),
         replace(GATE_B2, paths=without_dead_letter, events=(quiet,)),

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from tenure.errors import InvalidTransition, Refused
-from tenure.job import Held
-from tenure.outcome import Moved
+from tenure.jobs.job import Held
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.contracts.gate_b2 import (
     DEAD,
@@ -30,6 +30,7 @@ from tests.contracts.gate_b2 import (
     transitions,
 )
 from tests.harness import Harness, at_once
+from tests.holder_calls import calls
 from tests.races.sessions import Session
 
 pytestmark = pytest.mark.core
@@ -44,7 +45,7 @@ create trigger slow_paper before insert on tenure.dead_letter for each row execu
 _FAILING_PROCESS = """
 import asyncio, sys
 from uuid import UUID
-from tenure.job import Failure, Held
+from tenure.jobs.job import Failure, Held
 from tenure.postgres.store import Store
 
 async def main(dsn, job_id, claims, token, version):
@@ -223,6 +224,9 @@ async def test_nobody_can_claim_finish_or_reap_a_job_between_the_two_transaction
     (claimed,) = await store.claim_by_id([job_id], worker="w2", contract="gate_b2")
     assert isinstance(claimed, InvalidTransition)
     assert (claimed.reason_code, claimed.state) == ("WF_STATE_TRANSITION_INVALID", "dlq_pending")
-    late = [*await store.succeed_many([held]), *await store.fail_many([held], [PERMANENT])]
+    late = [
+        *await store.report("succeed", calls([held])),
+        *await store.report("fail", calls([held], failures=[PERMANENT])),
+    ]
     assert [getattr(each, "reason_code", None) for each in late] == ["WF_STATE_TRANSITION_INVALID"] * 2
     assert db.fingerprint(job_id) == before

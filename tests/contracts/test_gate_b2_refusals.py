@@ -12,6 +12,7 @@ from tenure.postgres.store import Store
 from tenure.queue import AsyncTaskQueue
 from tests.contracts.gate_b2 import PERMANENT, TRANSIENT, fail, left_pending, make, shown, take
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 pytestmark = pytest.mark.core
 
@@ -62,7 +63,10 @@ async def test_every_surface_refuses_a_second_end_of_a_failed_job_in_the_documen
             with pytest.raises(InvalidTransition) as refusal:
                 await call
             assert (refusal.value.reason_code, refusal.value.state) == (CODE, "failed")
-    ended = [*await store.succeed_many([last, first]), *await store.fail_many([first, last], [TRANSIENT] * 2)]
+    ended = [
+        *await store.report("succeed", calls([last, first])),
+        *await store.report("fail", calls([first, last], failures=[TRANSIENT] * 2)),
+    ]
     assert [getattr(one, "reason_code", None) for one in ended] == [CODE, LOST, LOST, CODE]
     assert db.fingerprint(job_id) == before
 

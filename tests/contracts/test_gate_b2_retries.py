@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.backoff import delay_ms
 from tenure.errors import BadInput, NotDue
-from tenure.job import Failure, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Moved
+from tenure.model.backoff import delay_ms
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tenure.settings import Settings
@@ -31,6 +31,7 @@ from tests.contracts.gate_b2 import (
     transitions,
 )
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 
 def delays(answers: list[Moved]) -> list[int]:
@@ -123,7 +124,7 @@ async def test_the_delay_doubles_with_the_retry_count_which_counts_from_one(stor
 async def test_jitter_is_added_after_the_cap_and_lies_within_0_and_300(store: Store, db: Harness, dsn: str) -> None:
     await store.enqueue_many([NewJob("settle", contract="gate_b2") for _ in range(400)])
     jobs = await store.claim("gate_b2", worker="w1", limit=400)
-    answers = await store.fail_many([job.held for job in jobs], [TRANSIENT] * 400)
+    answers = await store.report("fail", calls([job.held for job in jobs], failures=[TRANSIENT] * 400))
     offsets = [delay - 1000 for delay in delays([answer for answer in answers if isinstance(answer, Moved)])]
     assert len(offsets) == 400
     assert all(0 <= offset <= 300 for offset in offsets)
@@ -240,6 +241,25 @@ async def test_the_trace_id_of_a_job_is_in_all_its_records_and_never_changes(
     assert (await store.jobs([job_id]))[0].trace_id == trace
 
 
+@pytest.mark.parametrize("given", ["t-1", None], ids=["given", "made"])
+async def test_the_trace_id_is_in_the_records_of_every_way_that_a_job_moves(
+    store: Store, db: Harness, given: str | None
+) -> None:
+    """Each record has it from its own log row, which several statements write."""
+    ids = [await make(store, trace_id=given) for _ in range(3)]
+    (plain,) = await store.claim("gate_b2", worker="w1")
+    (by_id,) = await store.claim_by_id(ids[1:2], worker="w1", contract="gate_b2")
+    assert isinstance(by_id, Job)
+    await store.succeed(plain.held)
+    await store.succeed(by_id.held, key="k")
+    await store.transition(ids[2], "running", actor="ada")
+    db.expire(ids[2])
+    await store.reap("gate_b2")
+    for job_id, count in zip(ids, (2, 2, 2), strict=True):
+        assert [record["trace_id"] for record in records(db, job_id)] == [shown(db, job_id)["trace_id"]] * count
+    assert {shown(db, job_id)["trace_id"] == given for job_id in ids} == {given is not None}
+
+
 @pytest.mark.req("S4-57")
 async def test_a_worker_that_dies_in_every_run_ends_the_job_as_failed_after_four(store: Store, db: Harness) -> None:
     db.spy()
@@ -266,6 +286,6 @@ async def test_a_late_worker_cannot_complete_a_job_that_was_given_back(store: St
     db.expire(job_id)
     await store.reap("gate_b2")
     before = db.fingerprint(job_id)
-    (answer,) = await store.succeed_many([held])
+    (answer,) = await store.report("succeed", calls([held]))
     assert not isinstance(answer, Moved)
     assert db.fingerprint(job_id) == before

@@ -8,10 +8,11 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import Busy, InvalidTransition, JobNotFound, StaleLease
-from tenure.job import Held, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 pytestmark = pytest.mark.core
 
@@ -112,7 +113,7 @@ async def test_a_beat_skips_a_row_that_somebody_moves_and_says_busy(store: Store
     job, other = await held(store, "standard"), await held(store, "standard")
     with db.connection.transaction():
         db.sql("select from tenure.job where id = %s for update", job.id)
-        answers = await store.heartbeat_many([job.held, other.held])
+        answers = await store.report("heartbeat", calls([job.held, other.held]))
     assert isinstance(answers[0], Busy)
     assert not isinstance(answers[1], Busy)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, UnknownContract
-from tenure.job_type import JobType
+from tenure.jobs.job_type import JobType
 from tenure.postgres.store import Store
 from tenure.upkeep import once
 from tests.contracts.job_types import beat, lease, made_and_taken, make, take

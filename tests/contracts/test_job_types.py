@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.backoff import delay_ms
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, LeaseConflictError
-from tenure.job import Job, NewJob
-from tenure.job_type import JobType
-from tenure.outcome import Enqueued, Moved
+from tenure.jobs.job import Job, NewJob
+from tenure.jobs.job_type import JobType
+from tenure.jobs.outcome import Enqueued, Moved
+from tenure.model.backoff import delay_ms
 from tenure.postgres.store import Store
 from tests.contracts.job_types import (
     TRANSIENT,
@@ -28,6 +28,7 @@ from tests.contracts.job_types import (
 )
 from tests.contracts.reliability import letters, shown, types
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 every_contract = pytest.mark.parametrize("contract", BUILT_IN)
 
@@ -51,10 +52,10 @@ async def test_four_job_types_have_their_own_lease_limit_and_end(store: Store, d
     # All four are taken by one call: what differs is their type alone.
     jobs = await store.claim("reliability", [one.type for one in four], worker="w1", limit=4)
     assert [job.id for job in jobs] == ids
-    await store.start_many([job.held for job in jobs])
+    await store.report("start", calls([job.held for job in jobs]))
     assert [lease(db, job_id) for job_id in ids] == [seconds(30), seconds(120), seconds(45), seconds(90.5)]
     assert [shown(db, job_id)["max_attempts"] for job_id in ids] == [1, 4, 2, 5]
-    await store.fail_many([job.held for job in jobs], [TRANSIENT] * 4)
+    await store.report("fail", calls([job.held for job in jobs], failures=[TRANSIENT] * 4))
     for one, job_id in zip(four[1:], ids[1:], strict=True):
         await fail_to_the_end(store, db, "reliability", one.type, job_id)
     rows = [shown(db, job_id) for job_id in ids]
@@ -339,7 +340,9 @@ async def test_a_type_of_one_contract_leaves_the_same_name_under_another_alone(s
         job: Job = await made_and_taken(store, contract, "mail")
         row = db.row(job.id)
         assert lease(db, job.id) == timedelta(milliseconds=plain.lease.default_ms)
-        assert (row["max_attempts"], row["lease_ms"], row["heartbeat_ms"]) == (plain.budget.default, None, None)
+        beat = plain.lease.heartbeat
+        numbers = (plain.budget.default, plain.lease.default_ms, beat.default_ms if beat else None)
+        assert (row["max_attempts"], row["lease_ms"], row["heartbeat_ms"]) == numbers
         left(db, job.id, 1)
         assert (await store.heartbeat(job.held)).renewed
         moved = await store.fail(job.held, TRANSIENT)

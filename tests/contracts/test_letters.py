@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import Refused, StaleLease
-from tenure.job import Failure, Job, NewJob
-from tenure.postgres.letters import Letter
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.postgres.dead_letters import DeadLetter
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
 keeping = pytest.mark.parametrize("contract", ["standard", "reliability", "gate_b2"])
+AGAIN = Failure("not yet", type="TransientError", code="AGAIN", retryable=True)
 FATAL = Failure("broken for good", type="ValidationError", code="BROKEN", retryable=False)
 
 
@@ -26,7 +27,7 @@ async def held(store: Store, contract: str) -> Job:
     return job
 
 
-async def letter_of(store: Store, contract: str) -> Letter:
+async def letter_of(store: Store, contract: str) -> DeadLetter:
     """The dead letter of a job that failed for good."""
     job = await held(store, contract)
     await store.fail(job.held, FATAL)
@@ -57,6 +58,31 @@ async def test_a_letter_is_run_again_as_a_new_job_linked_both_ways(store: Store,
     (job,) = await store.claim(contract, ["q"], worker="w2")
     await store.start(job.held)
     assert (await store.succeed(job.held)).job_id == again
+
+
+@keeping
+async def test_a_letter_tells_when_the_job_failed_first(store: Store, db: Harness, contract: str) -> None:
+    job = await held(store, contract)
+    first = await store.fail(job.held, AGAIN)
+    assert db.row(job.id)["first_failed_at"] == first.at
+    db.sql("update tenure.job set first_failed_at = first_failed_at - interval '5 minutes' where id = %s", job.id)
+    for failure in (AGAIN, FATAL):
+        db.due(job.id)
+        (job,) = await store.claim(contract, ["q"], worker="w1")
+        await store.start(job.held)
+        await store.fail(job.held, failure)
+    assert (await store.letters.of_job(job.id)).failed_at == first.at - timedelta(minutes=5)
+    assert db.row(job.id)["first_failed_at"] == first.at - timedelta(minutes=5)
+
+
+async def test_a_letter_tells_when_the_job_failed_and_not_when_it_was_undone(store: Store, db: Harness) -> None:
+    job = await held(store, "reliability")
+    await store.effect(job.held, "charge", compensable=True)
+    failed = await store.fail(job.held, FATAL)
+    assert failed.compensate == ("charge",)
+    db.sql("update tenure.job set first_failed_at = first_failed_at - interval '5 minutes' where id = %s", job.id)
+    await store.compensated(job.held)
+    assert (await store.letters.of_job(job.id)).failed_at == failed.at - timedelta(minutes=5)
 
 
 @keeping
@@ -137,7 +163,7 @@ async def test_the_row_of_a_discard_tells_who_asked_and_agreed_why_and_when(stor
 @pytest.mark.parametrize("reason", [None, "", "   "])
 async def test_a_discard_without_a_reason_is_refused(store: Store, reason: str) -> None:
     letter = await letter_of(store, "gate_b2")
-    with pytest.raises(ValueError, match="reason must be a text"):
+    with pytest.raises(ValueError, match="reason must be a non-empty string"):
         await store.letters.request_discard(letter.id, person="ada", reason=reason)
     assert await store.letters.show(letter.id) == letter
 

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from tenure.backoff import delay_ms
-from tenure.contract import Backoff, Jitter
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Backoff, Jitter
 from tenure.errors import NotDue, StaleLease
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Moved
-from tenure.postgres.letters import Letter, Letters
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.outcome import Moved
+from tenure.model.backoff import delay_ms
+from tenure.postgres.dead_letters import DeadLetter, DeadLetters
 from tenure.postgres.store import Store
 from tests.clock import MOMENT, TICK, StoppedClock
 from tests.contracts.gate_b2 import left_pending, make
@@ -144,15 +144,15 @@ async def test_a_job_that_gets_its_letter_while_we_look_is_not_run_again_beside_
     store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proof = await held(store, "standard")
-    look = Letters.find
+    look = DeadLetters.find
 
-    async def look_and_then_it_fails(letters: Letters, job_id: int) -> Letter | None:
+    async def look_and_then_it_fails(letters: DeadLetters, job_id: int) -> DeadLetter | None:
         found = await look(letters, job_id)
         if found is None:
             await store.fail(proof, PERMANENT)
         return found
 
-    monkeypatch.setattr(Letters, "find", look_and_then_it_fails)
+    monkeypatch.setattr(DeadLetters, "find", look_and_then_it_fails)
     again = await store.requeue(proof.id, actor="ada")
     letter = await store.letters.of_job(proof.id)
     assert (letter.status, letter.requeued_as) == ("requeued", again)
@@ -185,7 +185,7 @@ async def test_standard_gives_up_on_an_error_that_cannot_get_better(store: Store
 
 @pytest.mark.parametrize("claims", [100, 101, 102, 1000])
 def test_the_largest_numbers_that_are_allowed_wait_for_the_cap(db: Harness, claims: int) -> None:
-    form = Backoff(base_ms=86_400_000, cap_ms=604_800_000, jitter=Jitter("multiply", 1, 1), factor=2)
+    form = Backoff(base_ms=86_400_000, cap_ms=604_800_000, jitter=Jitter(form="multiply", low=1, high=1), factor=2)
     query = "select tenure.backoff_ms(7, %s, 0, %s, %s, %s, 'multiply', 1, 1, false)"
     assert db.value(query, claims, form.base_ms, form.factor, form.cap_ms) == form.cap_ms
     assert delay_ms(form, 7, claims) == form.cap_ms

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from tenure.errors import StaleLease
-from tenure.job import NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.contracts.phase27 import (
     BOOM,
@@ -32,6 +32,7 @@ from tests.contracts.phase27 import (
     work,
 )
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 pytestmark = pytest.mark.core
 
@@ -287,7 +288,7 @@ async def test_run_id_is_one_per_attempt(store: Store, db: Harness) -> None:
     completed, failed, crashed = [await made(store, max_attempts=n) for n in (3, 2, 2)]
     for _ in range(2):
         jobs = {job.id: job for job in await store.claim("phase27", worker="w1", limit=10)}
-        await store.fail_many([jobs[completed].held, jobs[failed].held], [BOOM, BOOM])
+        await store.report("fail", calls([jobs[completed].held, jobs[failed].held], failures=[BOOM, BOOM]))
         db.expire(crashed)
         db.due(completed, failed)
     await store.reap("phase27")

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.clock import MOMENT, TICK, StoppedClock
 from tests.contracts.phase27 import (
@@ -27,6 +27,7 @@ from tests.contracts.phase27 import (
     work,
 )
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 pytestmark = pytest.mark.core
 
@@ -131,7 +132,7 @@ async def test_the_delay_doubles_from_1500_with_every_attempt(store: Store, db: 
 async def test_jitter_spreads_400_first_delays_over_the_whole_interval(store: Store, db: Harness) -> None:
     await store.enqueue_many([NewJob("t", contract="phase27")] * 400)
     jobs = await store.claim("phase27", worker="w1", limit=400)
-    answers = await store.fail_many([job.held for job in jobs], [BOOM] * 400)
+    answers = await store.report("fail", calls([job.held for job in jobs], failures=[BOOM] * 400))
     shown = db.sql(
         "select (payload ->> 'backoff_ms')::int as ms from tenure_phase27.task_events where kind = 'task.failed'"
     )
@@ -153,7 +154,7 @@ async def test_the_centre_is_capped_and_the_jitter_stands_above_it(store: Store,
     ids = [await made(store, max_attempts=12) for _ in range(6)]
     for _ in range(11):
         jobs = await store.claim("phase27", worker="w1", limit=10)
-        await store.fail_many([job.held for job in jobs], [BOOM] * len(jobs))
+        await store.report("fail", calls([job.held for job in jobs], failures=[BOOM] * len(jobs)))
         db.due(*ids)
     capped = [
         (task_id, payload)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tenure.backoff import delay_ms
-from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput
-from tenure.job import Failure, Job
+from tenure.jobs.job import Failure, Job
+from tenure.model.backoff import delay_ms
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tenure.settings import Settings

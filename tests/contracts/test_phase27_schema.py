@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tenure.errors import InvalidTransition, StaleLease
-from tenure.job import Failure, NewJob
+from tenure.jobs.job import Failure, NewJob
 from tenure.postgres import statement
 from tenure.postgres.store import Store
 from tests.clock import MOMENT, TICK, StoppedClock

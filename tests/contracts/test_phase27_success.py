@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
-from tenure.errors import InvalidTransition, StaleLease
+from tenure.errors import InvalidTransition, Refused, StaleLease
 from tenure.postgres.store import Store
 from tests.contracts.phase27 import (
     BOOM,
@@ -19,6 +18,7 @@ from tests.contracts.phase27 import (
     task,
 )
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 pytestmark = pytest.mark.core
 
@@ -57,7 +57,7 @@ async def test_an_end_that_cannot_write_its_event_leaves_everything_as_it_was(
     held = (await take(store)).held
     before = db.fingerprint(task_id)
     with no_event_can_be_written(db):
-        with pytest.raises(psycopg.errors.RaiseException, match="no event today"):
+        with pytest.raises(Refused, match="no event today"):
             await (store.succeed(held) if call == "succeed" else store.fail(held, BOOM))
         assert db.fingerprint(task_id) == before
     await (store.succeed(held) if call == "succeed" else store.fail(held, BOOM))
@@ -78,7 +78,7 @@ async def test_task_completed_has_exactly_its_five_keys(store: Store, db: Harnes
 async def test_only_the_current_holder_can_complete(store: Store, db: Harness) -> None:
     failed, retried, running, unclaimed = [await made(store, max_attempts=n) for n in (1, 5, 5, 5)]
     ended, former, current = (await take(store)).held, (await take(store)).held, (await take(store)).held
-    await store.fail_many([ended, former], [BOOM, BOOM])
+    await store.report("fail", calls([ended, former], failures=[BOOM, BOOM]))
     assert [task(db, each)["status"] for each in (failed, retried, running, unclaimed)] == [
         "failed", "queued", "running", "queued",
     ]  # fmt: skip

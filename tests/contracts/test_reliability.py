@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tenure.errors import InvalidTransition, LeaseConflictError
-from tenure.job import Failure, NewJob
+from tenure.jobs.job import Failure, NewJob
 from tenure.postgres.store import Store
 from tests.contracts.reliability import (
     INVALID,
@@ -24,6 +24,7 @@ from tests.contracts.reliability import (
     types,
 )
 from tests.harness import Harness
+from tests.holder_calls import calls
 from tests.races.sessions import Session
 
 pytestmark = pytest.mark.core
@@ -175,9 +176,9 @@ async def test_nothing_leaves_a_final_state(store: Store, db: Harness, failure: 
     await (store.fail(job.held, failure) if failure else store.succeed(job.held, {"n": 1}))
     end, before = shown(db, job_id)["status"], db.fingerprint(job_id)
     refusals: list[Any] = [
-        (await store.start_many([job.held]))[0],
-        (await store.succeed_many([job.held]))[0],
-        *(await store.fail_many([job.held] * 3, [TRANSIENT, PERMANENT, INVALID])),
+        (await store.report("start", calls([job.held])))[0],
+        (await store.report("succeed", calls([job.held])))[0],
+        *(await store.report("fail", calls([job.held] * 3, failures=[TRANSIENT, PERMANENT, INVALID]))),
         *(await store.claim_by_id([job_id], worker="w2", contract="reliability")),
     ]
     assert [type(refusal) for refusal in refusals] == [InvalidTransition] * 6

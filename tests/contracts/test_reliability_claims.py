@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tenure.errors import IdempotencyConflict, LeaseConflictError
-from tenure.job import NewJob
+from tenure.jobs.job import NewJob
 from tenure.postgres.store import Store
 from tests.contracts.reliability import assigned, events, make, shown, stores, types
 from tests.harness import Harness

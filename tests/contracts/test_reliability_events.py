@@ -9,8 +9,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tenure.job import Held, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.contracts.reliability import (
     INVALID,
@@ -24,6 +24,7 @@ from tests.contracts.reliability import (
     stores,
 )
 from tests.harness import Harness
+from tests.holder_calls import calls
 from tests.races.sessions import Arena, Session
 
 
@@ -89,7 +90,7 @@ async def every_type(store: Store, db: Harness) -> list[int]:
     succeeded = await make(store)
     job = await running(store)
     await store.heartbeat(job.held)
-    db.sql("update tenure.job set lease_expires_at = clock_timestamp() + interval '5 seconds' where id = %s", job.id)
+    db.wear(job.id)
     assert (await store.heartbeat(job.held)).renewed
     await store.succeed(job.held)
     retried = await make(store)
@@ -143,6 +144,35 @@ async def test_every_event_of_every_type_has_nine_fields_and_a_cause_among_the_j
     assert (failed["type"], failed["cause"]) == ("job_failed", compensated["id"])
 
 
+async def test_the_cause_of_an_event_is_the_event_before_it_whatever_log_rows_lie_between(
+    store: Store, db: Harness
+) -> None:
+    """A changed queue and the beginning of a compensation are log rows, and no events."""
+    job_id = await make(store)
+    for queue in ("a", "b", "default"):
+        await store.change_queue([job_id], queue, actor="ada")
+    await store.fail((await running(store)).held, TRANSIENT)
+    db.due(job_id)
+    for queue in ("a", "default"):
+        await store.change_queue([job_id], queue, actor="ada")
+    (job,) = await store.claim_by_id([job_id], worker="w1", contract="reliability")
+    assert isinstance(job, Job)
+    await store.start(job.held)
+    await store.effect(job.held, "charge", compensable=True)
+    await store.fail(job.held, PERMANENT)
+    db.sql("update tenure.job set lease_expires_at = clock_timestamp() + interval '5 seconds' where id = %s", job_id)
+    assert (await store.heartbeat(job.held)).renewed
+    await store.compensated(job.held)
+    told = events(db, job_id)
+    assert [event["type"] for event in told] == [
+        "job_claimed", "job_started", "job_requeued", "job_claimed", "job_started", "job_heartbeat",
+        "job_lease_renewed", "job_compensated", "job_failed",
+    ]  # fmt: skip
+    assert [event["cause"] for event in told] == [None, *(event["id"] for event in told[:-1])]
+    assert len(db.log(job_id)) == len(told) + 6
+    db.log_is_sound(job_id)
+
+
 @pytest.mark.req("S2-47")
 def test_the_log_is_indexed_by_job_type_and_correlation(db: Harness) -> None:
     leading = {
@@ -168,8 +198,8 @@ async def test_a_thousand_jobs_of_eight_claimers_make_exactly_three_thousand_eve
             if not waited:
                 await all_claimed.wait()
                 waited = True
-            await store.start_many([job.held for job in jobs])
-            await store.succeed_many([job.held for job in jobs])
+            await store.report("start", calls([job.held for job in jobs]))
+            await store.report("succeed", calls([job.held for job in jobs]))
             count += len(jobs)
         return count
 

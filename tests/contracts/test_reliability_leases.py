@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import BadInput, LeaseConflictError
-from tenure.outcome import Moved
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tests.contracts.reliability import (

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tenure.errors import TenureError
-from tenure.job import Failure
+from tenure.jobs.job import Failure
 from tenure.postgres.store import Store
 from tests.contracts.compensation import REFUND_REFUSED, compensating
 from tests.contracts.reliability import (

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from tenure.errors import LeaseConflictError
-from tenure.job import Job, NewJob
-from tenure.outcome import Enqueued
+from tenure.jobs.job import Job, NewJob
+from tenure.jobs.outcome import Enqueued
 from tenure.postgres.store import Store
 from tests.contracts.reliability import INVALID, PERMANENT, TRANSIENT, events, stores
 from tests.harness import Harness

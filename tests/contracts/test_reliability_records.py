@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenure.errors import InvalidTransition, Refused, StaleLease
-from tenure.job import Job, NewJob
+from tenure.jobs.job import Job, NewJob
 from tenure.postgres.store import Store
 from tenure.postgres.views import view_statements
 from tests.contracts.reliability import (

@@ -14,13 +14,14 @@ from tenure.errors import (
     LeaseConflictError,
     NotDue,
     PermanentError,
+    Refused,
     TaskError,
     TenureError,
     TransientError,
     ValidationError,
 )
-from tenure.job import Failure
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.contracts.reliability import (
     INVALID,
@@ -33,6 +34,7 @@ from tests.contracts.reliability import (
     types,
 )
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 FIELDS = {"reason_code", "last_error", "attempts", "last_owner", "last_lease_expires_at", "correlation_id"}
 
@@ -132,8 +134,8 @@ async def test_the_default_backoff_is_500_ms_doubling_up_to_60_s(store: Store, d
     for n in range(9):
         centre = min(60_000, 500 * 2**n)
         jobs = await store.claim("reliability", worker="w1", limit=100)
-        await store.start_many([job.held for job in jobs])
-        answers = await store.fail_many([job.held for job in jobs], [TRANSIENT] * len(jobs))
+        await store.report("start", calls([job.held for job in jobs]))
+        answers = await store.report("fail", calls([job.held for job in jobs], failures=[TRANSIENT] * len(jobs)))
         delays = [answer.delay_ms or 0 for answer in answers if isinstance(answer, Moved)]
         assert len(delays) == 60
         assert all(centre / 2 <= delay <= min(60_000, centre * 1.5) for delay in delays)
@@ -227,10 +229,12 @@ async def test_a_job_is_not_dead_lettered_when_its_letter_cannot_be_written(
         db.expire(job_id)
     before = db.fingerprint(job_id)
 
-    async def finish() -> object:
-        return await (store.reap("reliability") if at_limit else store.fail(job.held, TRANSIENT))
+    async def finish() -> None:
+        for outcome in await store.reap("reliability") if at_limit else [await store.fail(job.held, TRANSIENT)]:
+            if isinstance(outcome, Refused):
+                raise outcome
 
-    with pytest.raises(psycopg.errors.RaiseException, match="no paper"):
+    with pytest.raises((psycopg.errors.RaiseException, Refused), match="no paper"):
         await finish()
     assert db.fingerprint(job_id) == before
     assert shown(db, job_id)["status"] == "running"

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from tenure.errors import BadInput, Refused
-from tenure.job import Failure, Job, NewJob
-from tenure.job_type import JobType
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.job_type import JobType
 from tenure.postgres.store import Store
 from tests.contracts.compensation import REFUND_REFUSED, compensating
 from tests.contracts.reliability import (
@@ -160,7 +160,7 @@ async def test_each_action_is_told_by_its_own_event_and_no_other_type_exists(sto
         return types(db, job_id)[logged:]
 
     async def renewed(job: Any) -> None:
-        db.sql("update tenure.job set lease_expires_at = now() + interval '20 seconds' where id = %s", job.id)
+        db.wear(job.id)
         await store.heartbeat(job.held)
 
     async def undone(job: Any) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import IdempotencyConflict, InvalidTransition, LeaseConflictError, StaleLease
-from tenure.job import NewJob
-from tenure.outcome import Moved, Noted
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import NewJob
+from tenure.jobs.outcome import Moved, Noted
 from tenure.postgres.store import Store
 from tests.contracts.gate_b2 import DEAD, PERMANENT, left_pending
 from tests.contracts.repeats import (
@@ -58,7 +59,7 @@ async def test_every_step_of_a_reliability_job_said_twice_is_one_step(store: Sto
     for key, verb in (("start", "start"), ("beat", "heartbeat")):
         answers = [await say(store, verb, held, key) for _ in range(2)]
         assert answers[0] == answers[1]
-    db.sql("update tenure.job set lease_expires_at = now() + interval '20 s' where id = %s", made.job_id)
+    db.wear(made.job_id)
     renewals = [await store.heartbeat(held, key="renewal") for _ in range(2)]
     assert renewals[0] == renewals[1]
     assert renewals[0].renewed
@@ -297,3 +298,13 @@ async def test_a_phase27_job_let_go_twice_is_let_go_once_for_the_next_claim(stor
         assert isinstance(await refusal_of(store.hand_back(job.held, key=key)), StaleLease)
     assert everything(db) == before
     assert (await store.succeed(taken.held)).claims == 2
+
+
+async def test_a_report_with_a_key_that_another_verb_used_is_a_conflict(store: Store, db: Harness) -> None:
+    await store.enqueue(NewJob("t", contract="reliability"))
+    (job,) = await store.claim("reliability", worker="w")
+    await store.start(job.held, key="k")
+    before = everything(db)
+    (answer,) = await store.report("succeed", [HolderCall(job.held, "k", events=[{"seen": 1}])])
+    assert isinstance(answer, IdempotencyConflict)
+    assert everything(db) == before

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.errors import IdempotencyConflict, InvalidTransition, Refused
-from tenure.job import Job, NewJob
-from tenure.outcome import Moved, Noted
-from tenure.postgres.letters import Letter
+from tenure.errors import BadInput, IdempotencyConflict, InvalidTransition, Refused
+from tenure.jobs.job import Job, NewJob
+from tenure.jobs.outcome import Moved, Noted
+from tenure.postgres.dead_letters import DeadLetter
 from tenure.postgres.store import Store
 from tests.contracts.repeats import FATAL, everything, hold, new_job, next_holder, refusal_of
 from tests.harness import Harness
@@ -36,7 +36,7 @@ def key_rows(db: Harness) -> list[tuple[str, str, str]]:
     return [(row["tenant_id"], row["key"], row["verb"]) for row in rows]
 
 
-async def letter_of(store: Store, contract: str = "gate_b2", **given: Any) -> Letter:
+async def letter_of(store: Store, contract: str = "gate_b2", **given: Any) -> DeadLetter:
     """The dead letter of a job that failed for good."""
     job = await hold(store, contract, **given)
     await store.dead_letter(job.id, reason_code="timeout", actor="policy")
@@ -177,6 +177,18 @@ async def test_the_key_of_another_request_makes_no_claim_by_transition(store: St
     first, second = [(await store.enqueue(new_job("standard"))).job_id for _ in range(2)]
     await store.cancel(first, actor="ada", key="k")
     await conflicts(db, store.transition(second, "running", actor="ada", key="k"))
+
+
+async def test_what_a_contract_never_allows_is_refused_as_such_also_with_a_used_key(store: Store, db: Harness) -> None:
+    first, second, third = [
+        (await store.enqueue(new_job(name))).job_id for name in ("reliability", "reliability", "simple")
+    ]
+    await store.cancel(first, actor="ada", key="k")
+    before = everything(db)
+    with pytest.raises(BadInput, match="reason_code must be one of"):
+        await store.dead_letter(second, reason_code="zzz", actor="ada", key="k")
+    assert (await refusal_of(store.cancel(third, mode="hard", actor="ada", key="k"))).reason_code == "CANCEL_MODE"
+    assert everything(db) == before
 
 
 @pytest.mark.parametrize("contract", BUILT_IN)

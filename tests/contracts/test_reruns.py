@@ -9,7 +9,7 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, IdempotencyConflict, JobNotFound, Refused
-from tenure.job import Failure, Job, NewJob
+from tenure.jobs.job import Failure, Job, NewJob
 from tenure.postgres.store import Store
 from tests.contracts.reliability import stores
 from tests.harness import Harness
@@ -130,7 +130,7 @@ async def test_a_second_requeue_is_refused_and_names_the_job_of_the_first(
     old = await ended(store, contract)
     new = await store.requeue(old, actor="ada")
     before = db.fingerprint(old, new)
-    with pytest.raises(Refused, match=f"run again as job {new} already") as refusal:
+    with pytest.raises(Refused, match=f"already run again as job {new}") as refusal:
         await store.requeue(old, actor="bob")
     assert (refusal.value.reason_code, refusal.value.job_id) == ("REQUEUE_CONFLICT", old)
     assert db.fingerprint(old, new) == before

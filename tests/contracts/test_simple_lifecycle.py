@@ -13,11 +13,12 @@ import pytest
 
 from tenure.contracts.simple import SIMPLE
 from tenure.errors import InvalidTransition, Refused, StaleLease
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.clock import MOMENT, TICK, StoppedClock
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 pytestmark = pytest.mark.core
 
@@ -155,7 +156,7 @@ async def finished_three_ways(store: Store, db: Harness) -> list[Held]:
     await store.succeed(succeeded, "value")
     # A cancel that was asked for while the task ran: its failure takes the cancel path.
     db.sql("update tenure.job set cancel_requested_at = clock_timestamp() where id = %s", cancelled.id)
-    await store.fail_many([failed, cancelled], [Failure("boom")] * 2)
+    await store.report("fail", calls([failed, cancelled], failures=[Failure("boom")] * 2))
     assert [task(db, held.id)["status"] for held in (succeeded, failed, cancelled)] == [
         "SUCCESS",
         "FAILED",
@@ -169,7 +170,10 @@ async def test_calls_on_an_ended_task_are_rejected_without_effect(store: Store, 
     holders = await finished_three_ways(store, db)
     ids = [held.id for held in holders]
     before = db.fingerprint(*ids)
-    late = [*await store.succeed_many(holders, ["other"] * 3), *await store.fail_many(holders, [Failure("late")] * 3)]
+    late = [
+        *await store.report("succeed", calls(holders, results=["other"] * 3)),
+        *await store.report("fail", calls(holders, failures=[Failure("late")] * 3)),
+    ]
     assert [isinstance(answer, InvalidTransition) and answer.state for answer in late] == [
         "SUCCESS", "FAILED", "CANCELLED"
     ] * 2  # fmt: skip
@@ -195,9 +199,9 @@ async def a_busy_hour(store: Store, db: Harness, seed: int) -> list[int]:
                 db.due(*chance.sample(ids, 15))
                 holders.extend(job.held for job in await store.claim("simple", worker="w", limit=chance.randint(1, 8)))
             case "succeed":
-                await store.succeed_many(some[:1])
+                await store.report("succeed", calls(some[:1]))
             case "fail":
-                await store.fail_many(some, [Failure("boom")] * len(some))
+                await store.report("fail", calls(some, failures=[Failure("boom")] * len(some)))
             case _:
                 running = db.sql("select id from tenure_simple.tasks where status = 'RUNNING'")
                 db.expire(*(row["id"] for row in running if chance.random() < 0.4))
@@ -260,7 +264,7 @@ async def test_a_second_failure_of_the_same_attempt_schedules_nothing(store: Sto
 async def test_the_same_failure_twice_in_one_batch_schedules_one_retry(store: Store, db: Harness) -> None:
     job_id = await enqueued(store)
     held = (await dequeued(store)).held
-    first, second = await store.fail_many([held, held], [Failure("boom"), Failure("boom")])
+    first, second = await store.report("fail", calls([held, held], failures=[Failure("boom"), Failure("boom")]))
     assert isinstance(first, Moved)
     assert isinstance(second, Refused)
     assert task(db, job_id)["eta"] == first.due_at

@@ -21,8 +21,8 @@ from tenure.errors import (
     StaleLease,
     TransientError,
 )
-from tenure.job import Failure
-from tenure.queue import Decision, Task, TaskResult
+from tenure.jobs.job import Failure
+from tenure.queue import Decision, TaskResult, TaskRow
 from tests.harness import Harness
 
 
@@ -33,7 +33,7 @@ async def queue(dsn: str) -> AsyncIterator[AsyncTaskQueue]:
         yield opened
 
 
-async def taken(queue: AsyncTaskQueue) -> Task:
+async def taken(queue: AsyncTaskQueue) -> TaskRow:
     """The task that is due, RUNNING."""
     task = await queue.dequeue("w1")
     assert task is not None

@@ -8,7 +8,7 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, InvalidTransition
-from tenure.job import NewJob
+from tenure.jobs.job import NewJob
 from tenure.postgres.store import Store
 from tests.contracts.matrix import ALLOWED, job_in
 from tests.harness import Harness

@@ -138,7 +138,7 @@ def test_a_long_path_gets_a_short_private_socket(tmp_path: Path, binaries: Path,
 def test_a_server_that_gives_up_shows_its_log_at_once(
     directory: Path, binaries: Path, postmaster: Postmaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "START_WITHIN", 3_600.0)  # nobody waits for that
+    monkeypatch.setattr(server, "START_TIMEOUT_S", 3_600.0)  # nobody waits for that
     with pytest.raises(StartFailed, match='parameter "shared_buffers"'):
         Cluster(directory, binaries=binaries, settings={"shared_buffers": "plenty"}).acquire()
     with Cluster(directory, binaries=binaries):
@@ -158,7 +158,7 @@ def test_a_server_that_never_answers_is_stopped_at_the_deadline(
     up = f"until [ $(grep -c '{ready}' {directory / 'log'}) -gt {before} ]; do sleep 0.05; done"
     (tmp_path / "pg_isready").write_text(f"#!/bin/sh\n{up}; sleep 0.5; exit 2\n")
     (tmp_path / "pg_isready").chmod(0o755)
-    monkeypatch.setattr(server, "START_WITHIN", 0.5)
+    monkeypatch.setattr(server, "START_TIMEOUT_S", 0.5)
     with pytest.raises(StartFailed, match="did not answer") as refused:
         Cluster(directory, binaries=tmp_path).acquire()
     assert "database system is ready to accept connections" in str(refused.value)

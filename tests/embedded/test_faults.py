@@ -47,7 +47,7 @@ def test_a_server_nobody_holds_is_joined_and_then_stopped(
 def test_a_killed_server_is_started_again_though_its_children_linger(
     directory: Path, binaries: Path, ask: Ask, postmaster: Postmaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for deadline in ("START_WITHIN", "ORPHANS_LEAVE_WITHIN"):
+    for deadline in ("START_TIMEOUT_S", "ORPHANS_TIMEOUT_S"):
         monkeypatch.setattr(server, deadline, 100.0)
     log, go = directory / "log", directory / "data" / "go"
     with Holder(directory, binaries) as holder:
@@ -154,8 +154,8 @@ def test_a_server_still_stopping_is_waited_for(
 def test_a_server_that_will_not_stop_is_stopped_immediately(
     tmp_path: Path, wheel: Path, ask: Ask, postmaster: Postmaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "STOP_WITHIN", 0.2)
-    monkeypatch.setattr(server, "DIE_WITHIN", 100.0)
+    monkeypatch.setattr(server, "STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(server, "IMMEDIATE_STOP_TIMEOUT_S", 100.0)
     cluster = Cluster(tmp_path, binaries=wheel)
     cluster.acquire()
     backend = idle_psql(wheel, cluster.dsn)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tenure.worker import fetch, heart, life, running
+from tenure.worker import claim_loop, executor, heartbeat, job_runs, reports, running_job, watchdog
 
 #: Where workers look at the clock.
-MODULES = (fetch, heart, life, running)
+MODULES = (claim_loop, executor, heartbeat, job_runs, reports, running_job, watchdog)
 
 
 class MovedClock:

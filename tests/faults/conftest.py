@@ -21,7 +21,7 @@ __all__ = ["arena", "file_arena", "file_dsn", "victim"]
 async def victim(arena: Arena) -> AsyncIterator[Store]:
     """A store whose only connection can be found and killed."""
     async with Store.open(make_conninfo(arena.dsn, application_name=VICTIM), connections=1) as store:
-        await store.jobs([])  # connected, and the registry read
+        await store.jobs([1])  # connected, and the registry read
         yield store
 
 

@@ -12,8 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 from tenure.errors import ConnectionLost, Refused
-from tenure.job import Failure, Held, NewJob
-from tenure.outcome import Enqueued
+from tenure.jobs.job import Failure, Held, NewJob
+from tenure.jobs.outcome import Enqueued
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.races.sessions import TRANSIENT, Arena
@@ -161,7 +161,8 @@ async def kill_at_the_gate(db: Harness) -> None:
     """Kill the victim's backend once it stands at the gate."""
     give_up = time.monotonic() + 60
     kill = (
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s and wait_event = 'advisory'"
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where application_name = %s and wait_event = 'advisory' and datname = current_database()"
     )
     while not db.sql(kill, VICTIM):
         assert time.monotonic() < give_up, "the statement never came to this point"
@@ -171,7 +172,7 @@ async def kill_at_the_gate(db: Harness) -> None:
 async def killed_after(db: Harness, store: Store, seconds: float, call: Coroutine[Any, Any, T]) -> T | ConnectionLost:
     """Make the call and kill its backend that long after it began; what the caller was told."""
     ours = "select pid from pg_stat_activity where application_name = %s and datname = current_database()"
-    await again(store.jobs, [])  # the pool has replaced what the last kill took
+    await again(store.jobs, [1])  # the pool has replaced what the last kill took
     pid = db.value(ours, VICTIM)
     calling = asyncio.create_task(call)
     await asyncio.sleep(seconds)

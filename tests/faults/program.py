@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,17 @@ import psycopg
 import tenure
 from tests.faults import clock
 
-app = tenure.App(os.environ.get("DATABASE_URL", "postgresql://nowhere"))
+
+class HoldBeforeStart(tenure.Middleware):
+    """Keeps jobs of one type, once they are claimed, from starting for as long as their worker has them."""
+
+    async def claim(self, jobs: Sequence[tenure.Job]) -> None:
+        if any(job.type == os.environ["TENURE_TEST_HOLD"] and job.claims == 1 for job in jobs):
+            await asyncio.sleep(3_600)
+
+
+_middleware = [HoldBeforeStart()] if "TENURE_TEST_HOLD" in os.environ else []
+app = tenure.App(os.environ.get("DATABASE_URL", "postgresql://nowhere"), middleware=_middleware)
 
 _BEGUN = """
 insert into public.run (job_id, claims, pid, alone)
@@ -161,3 +171,12 @@ async def _nothing(n: int) -> int:
 
 #: Waits for nothing. No process of its own finds it by its name: hundreds that lost their worker would each begin one.
 at_once = app.task(name="at_once")(_nothing)
+
+
+@app.task
+async def block_and_fail(ctx: tenure.Context, room: str) -> None:
+    """Say where each attempt runs and fail; the first one stops the whole event loop until the test opens a gate."""
+    Path(room, f"attempt-{ctx.attempt}").write_text(str(os.getpid()))  # noqa: ASYNC240
+    while ctx.attempt == 1 and not Path(room, "go").exists():  # noqa: ASYNC240
+        time.sleep(0.05)  # noqa: ASYNC251 (that is the fault)
+    raise ValueError("again")

@@ -63,8 +63,8 @@ class StepwiseEngine(Engine):
 
     point: Point
 
-    async def run(self, plan: Callable[[], Plan[T]]) -> T:
-        return await super().run(lambda: stepwise(plan(), self.point))
+    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False) -> T:
+        return await super().run(lambda: stepwise(plan(), self.point), beat=beat)
 
 
 def _serve(dsn: str, pipe: Connection, work: Work) -> None:
@@ -76,7 +76,7 @@ def _serve(dsn: str, pipe: Connection, work: Work) -> None:
         engine = await StepwiseEngine.connect(make_conninfo(dsn, application_name=_NAME), None, 1)
         engine.point = lambda _: None  # type: ignore[attr-defined]
         store = Store(engine)
-        await store.jobs([])  # connected, and the registry read
+        await store.jobs([1])  # connected, and the registry read
         engine.point = point  # type: ignore[attr-defined]
         await work(store, point)
         point("answer")

@@ -15,12 +15,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tenure.contracts import BUILT_IN
-from tenure.embedded import Cluster
 from tenure.errors import ConnectionLost
-from tenure.job import NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
+from tests.conftest import OwnCluster
 from tests.contracts.repeats import KEYED, everything, hold, new_job, refusal_of, say
 from tests.faults.kills import VICTIM
 from tests.harness import Harness
@@ -36,9 +36,9 @@ Ask = Callable[[Store], Awaitable[Any]]
 
 
 @pytest.fixture(scope="module")
-def waiting_dsn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def waiting_dsn(own_cluster: OwnCluster) -> Iterator[str]:
     """A server of this file's own, on which whoever asks for it waits forever between commit and answer."""
-    with Cluster(tmp_path_factory.mktemp("waiting") / "cluster", settings=_SETTINGS) as own:
+    with own_cluster(**_SETTINGS) as own:
         migrate(own.dsn)
         yield own.dsn
 

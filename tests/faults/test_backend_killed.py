@@ -11,13 +11,14 @@ from uuid import uuid4
 import pytest
 
 from tenure.errors import ConnectionLost, Refused
-from tenure.job import Failure, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tests.faults.kills import ENDS, Pauses, again, halted, ids_of, kill_at_the_gate, killed_after, prepared
+from tests.holder_calls import calls
 from tests.races.sessions import TRANSIENT, Arena
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 #: Where each statement is stopped: every table it writes, before a row and after the last one.
 _MOVES = ["before update on job", "before insert on event", "after insert on event"]
@@ -109,6 +110,7 @@ async def test_gate_b2_killed_in_its_second_transaction_has_answered_and_upkeep_
 SIZES = pytest.mark.parametrize("kills", [25, pytest.param(100, marks=pytest.mark.prove)])
 
 
+@pytest.mark.serial
 @SIZES
 async def test_backend_killed_at_a_random_moment_loses_nothing_that_was_answered(
     arena: Arena, victim: Store, kills: int
@@ -146,6 +148,7 @@ where queue = %s and status in ('queued', 'running')
 """
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=[pytest.mark.prove, pytest.mark.req("S0-24")])])
 async def test_claim_killed_at_random_leaves_columns_and_event_together_or_not_at_all(
     arena: Arena, victim: Store, kills: int
@@ -169,12 +172,13 @@ async def test_claim_killed_at_random_leaves_columns_and_event_together_or_not_a
         assert isinstance(won, list)
         assert len(won) == batch
         assert arena.db.value("select count(*) from tenure.job where lease_token = %s", key) == batch
-        outcomes = await again(victim.succeed_many, [job.held for job in won])
+        outcomes = await again(victim.report, "succeed", calls([job.held for job in won]))
         assert isinstance(outcomes, list)
         assert all(isinstance(outcome, Moved) for outcome in outcomes)
         arena.db.log_is_sound(won[0].id, won[-1].id)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("kills", [30, pytest.param(300, marks=[pytest.mark.prove, pytest.mark.req("S3-07")])])
 async def test_fail_killed_at_random_strands_no_failed_task_that_has_budget_left(
     arena: Arena, victim: Store, kills: int
@@ -191,7 +195,9 @@ async def test_fail_killed_at_random_strands_no_failed_task_that_has_budget_left
         held = [job.held for job in arena.second.claim("simple", queue, len(ids))]
         assert len(held) == len(ids)
         failures = [Failure(f"turn {turns}")] * len(held)
-        told = await killed_after(arena.db, victim, pauses.next(), victim.fail_many(held, failures))
+        told = await killed_after(
+            arena.db, victim, pauses.next(), victim.report("fail", calls(held, failures=failures))
+        )
         pauses.learn(cut_off=isinstance(told, ConnectionLost))
         if isinstance(told, ConnectionLost):
             cut_off += 1
@@ -199,7 +205,7 @@ async def test_fail_killed_at_random_strands_no_failed_task_that_has_budget_left
             assert all(isinstance(outcome, Moved) for outcome in told)
         assert arena.db.sql(stranded, queue) == []
 
-        await again(victim.fail_many, held, failures)
+        await again(victim.report, "fail", calls(held, failures=failures))
         tasks = arena.db.sql(
             "select status, attempts, eta > updated_at as later from tenure_simple.tasks where queue = %s", queue
         )
@@ -208,12 +214,15 @@ async def test_fail_killed_at_random_strands_no_failed_task_that_has_budget_left
     arena.db.log_is_sound(*ids)
 
 
+@pytest.mark.serial
 async def test_exhausting_failure_killed_at_random_ends_once(arena: Arena, victim: Store) -> None:
     chance = random.Random(9)
     for _ in range(10):
         held, _ = arena.held("standard", max_attempts=1)
-        await killed_after(arena.db, victim, chance.uniform(0, 0.004), victim.fail_many([held], [TRANSIENT]))
-        await again(victim.fail_many, [held], [TRANSIENT])
+        await killed_after(
+            arena.db, victim, chance.uniform(0, 0.004), victim.report("fail", calls([held], failures=[TRANSIENT]))
+        )
+        await again(victim.report, "fail", calls([held], failures=[TRANSIENT]))
         assert arena.db.hops(held.id) == ["queued->running", "running->dead"]
         assert arena.db.value("select count(*) from tenure.dead_letter where job_id = %s", held.id) == 1
         arena.db.log_is_sound(held.id)

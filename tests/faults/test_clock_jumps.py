@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tenure.embedded import Cluster
-from tenure.job import Failure, NewJob
+from tenure.jobs.job import Failure, NewJob
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tenure.upkeep import Upkeep

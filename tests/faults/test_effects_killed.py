@@ -10,11 +10,11 @@ import time
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenure.job import NewJob
+from tenure.jobs.job import NewJob
 from tests.harness import Harness
 from tests.races.sessions import Session, now
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
 _JOBS = 200
 
@@ -35,7 +35,7 @@ async def work(dsn):
 asyncio.run(work(sys.argv[1]))
 """
 
-_BACKENDS = "select count(*) from pg_stat_activity where application_name = 'worker'"
+_BACKENDS = "select count(*) from pg_stat_activity where application_name = 'worker' and datname = current_database()"
 _EFFECTS = "select count(*) from tenure.effect"
 _WITHOUT = """
 select id from tenure.job_done as job

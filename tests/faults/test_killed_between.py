@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tenure.errors import Refused
-from tenure.job import Failure, Job
-from tenure.outcome import Moved, Noted
-from tenure.postgres.letters import Letter
+from tenure.jobs.job import Failure, Job
+from tenure.jobs.outcome import Moved, Noted
+from tenure.postgres.dead_letters import DeadLetter
 from tenure.postgres.store import Store
 from tests.faults.steps import Point, Work, killed_everywhere
 from tests.races.duels import way
@@ -156,7 +156,7 @@ def letter_of_a_dead_job(arena: Arena) -> int:
     return int(letter["id"])
 
 
-def decide(arena: Arena, verb: str, letter_id: int, person: str, **given: str) -> Letter | str:
+def decide(arena: Arena, verb: str, letter_id: int, person: str, **given: str) -> DeadLetter | str:
     """Ask for, or agree to, a discard; the letter after it, or the refusal's code."""
     try:
         return now(getattr(arena.second.store.letters, verb)(letter_id, person=person, **given))  # type: ignore[no-any-return]
@@ -164,7 +164,7 @@ def decide(arena: Arena, verb: str, letter_id: int, person: str, **given: str) -
         return refusal.reason_code
 
 
-def shown(arena: Arena, letter_id: int) -> Letter:
+def shown(arena: Arena, letter_id: int) -> DeadLetter:
     """The letter as it is now."""
     return now(arena.second.store.letters.show(letter_id))
 
@@ -200,10 +200,10 @@ def test_discard_asked_for_by_a_process_that_dies_stays_open_until_another_perso
         asked.append(shown(arena, letter_id).discard_asked_by is not None)
         if not asked[-1]:
             assert decide(arena, "approve_discard", letter_id, "Bob") == "APPROVAL_REQUIRED"
-            assert isinstance(decide(arena, "request_discard", letter_id, "Ada", reason="a duplicate"), Letter)
+            assert isinstance(decide(arena, "request_discard", letter_id, "Ada", reason="a duplicate"), DeadLetter)
         waits_for_another_person(arena, letter_id)
         done = decide(arena, "approve_discard", letter_id, "Bob")
-        assert isinstance(done, Letter)
+        assert isinstance(done, DeadLetter)
         assert (done.status, done.discard_asked_by, done.discard_approved_by) == ("discarded", "Ada", "Bob")
         assert decide(arena, "approve_discard", letter_id, "Cyd") == "DLQ_DISCARD_CONFLICT"
     assert asked == sorted(asked)

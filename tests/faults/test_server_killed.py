@@ -17,6 +17,7 @@ import pytest
 from tenure.embedded import Cluster
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
+from tests.conftest import OwnCluster
 from tests.faults.kills import again
 from tests.faults.workload import Client, History, drain
 from tests.harness import Harness
@@ -29,9 +30,9 @@ _VERBS = {"enqueue", "enqueue_keyed", "claim", "succeed", "fail"}
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(own_cluster: OwnCluster) -> Iterator[Cluster]:
     """A server of this test's own. fsync may be off: processes are killed here, not machines."""
-    with Cluster(tmp_path / "cluster", settings=_SETTINGS) as own:
+    with own_cluster(**_SETTINGS) as own:
         migrate(own.dsn)
         yield own
 
@@ -77,7 +78,7 @@ async def a_round(cluster: Cluster, clients: list[Client], how: str, after: floa
     async with AsyncExitStack() as stack:
         enough = asyncio.Event()
         stores = [await stack.enter_async_context(Store.open(cluster.dsn, connections=1)) for _ in clients]
-        await asyncio.gather(*(store.jobs([]) for store in stores))  # connected
+        await asyncio.gather(*(store.jobs([1]) for store in stores))  # connected
         working = [
             asyncio.create_task(client.work(store, enough)) for client, store in zip(clients, stores, strict=True)
         ]
@@ -93,7 +94,7 @@ async def a_round(cluster: Cluster, clients: list[Client], how: str, after: floa
 async def witness(cluster: Cluster) -> AsyncIterator[Store]:
     """A store that was opened before the first kill and is used after the last."""
     async with Store.open(cluster.dsn, connections=1) as store:
-        await store.jobs([])
+        await store.jobs([1])
         yield store
 
 

@@ -59,7 +59,7 @@ async def test_backends_that_are_killed_cost_a_moment(dsn: str, caplog: pytest.L
     )
     slowest = 0.0
     async with Store.open(dsn) as store:
-        loops = Upkeep(store, pace=QUICK)
+        loops = Upkeep(store, periods=QUICK)
         async with running(loops):
             for _ in range(10):
                 with Harness(dsn) as db:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tenure.errors import ConnectionLost
-from tenure.job import NewJob
-from tenure.outcome import Enqueued
+from tenure.jobs.job import NewJob
+from tenure.jobs.outcome import Enqueued
 from tenure.postgres.store import Store
 from tests.faults.kills import Pauses, again, halted, kill_at_the_gate, killed_after, prepared
 from tests.harness import Harness

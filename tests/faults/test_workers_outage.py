@@ -13,8 +13,8 @@ import pytest
 
 import tenure
 from tenure.app import App
+from tenure.client.retry import RetryDelay
 from tenure.embedded import Cluster
-from tenure.patience import Patience
 from tenure.settings import Settings
 from tenure.task import Call
 from tests.faults import program
@@ -127,14 +127,14 @@ async def test_what_a_handler_says_while_the_database_is_away_is_said_again(
 ) -> None:
     began, is_away, in_vain = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    class Seen(Patience):
+    class Seen(RetryDelay):
         """Waits before it is said again."""
 
         async def wait(self) -> None:
             in_vain.set()
             await super().wait()
 
-    monkeypatch.setattr("tenure.worker.settle.Patience", Seen)
+    monkeypatch.setattr("tenure.client.retry.RetryDelay", Seen)
     async with App(cluster.dsn, settings=Settings(database_url=cluster.dsn, numbers=_LONG)) as app:
 
         @app.task(contract=contract)

@@ -11,9 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 from tenure.errors import ConnectionLost, Refused, StaleLease
-from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Enqueued, Moved
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Enqueued, Moved
 from tenure.postgres.store import Store
+from tests.holder_calls import calls
 
 #: A call that can be made again, and is then the same call.
 Call = Callable[[Store], Awaitable[None]]
@@ -104,7 +105,7 @@ class Client:
                 jobs = await store.claim(self.contract, worker=self.contract, limit=limit, claim_key=key)
             except StaleLease:  # the claim that was cut off had won, but its jobs are gone
                 return
-            await store.start_many([job.held for job in jobs])
+            await store.report("start", calls([job.held for job in jobs]))
             if jobs:
                 self._pending = self._finish(jobs)
 
@@ -116,7 +117,7 @@ class Client:
         if lot < 0.6:
 
             async def succeed(store: Store) -> None:
-                outcomes = await store.succeed_many(held, [{"n": one.id} for one in held])
+                outcomes = await store.report("succeed", calls(held, results=[{"n": one.id} for one in held]))
                 self.history.succeeded |= {each.job_id for each in outcomes if isinstance(each, Moved)}
                 self._live -= len(held)
 
@@ -124,7 +125,7 @@ class Client:
         failures = [Failure("no luck", type="TransientError", retryable=lot < 0.9)] * len(held)
 
         async def fail(store: Store) -> None:
-            outcomes = await store.fail_many(held, failures)
+            outcomes = await store.report("fail", calls(held, failures=failures))
             self.history.failed |= {(each.job_id, each.claims) for each in outcomes if isinstance(each, Moved)}
 
         return "fail", fail
@@ -137,8 +138,8 @@ async def drain(store: Store, contract: str, hurry: Callable[[], Any]) -> None:
         moved: list[Any] = [*await store.reap(contract), *await store.promote(contract), *await store.settle(contract)]
         hurry()
         jobs = await store.claim(contract, worker="last", limit=500)
-        await store.start_many([job.held for job in jobs])
-        await store.succeed_many([job.held for job in jobs])
+        await store.report("start", calls([job.held for job in jobs]))
+        await store.report("succeed", calls([job.held for job in jobs]))
         if not jobs and not moved:
             return
     raise AssertionError(f"{contract} never came to an end")

@@ -6,17 +6,28 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tenure.http.lines import Line
-from tenure.http.serve import Dispatcher
+from tenure.http.dispatcher import Dispatcher
+from tenure.http.long_poll import ClaimGroup
 from tenure.postgres import connect
 from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tests.faults.clock import MODULES, MovedClock
+
+#: Files whose tests schemathesis makes while pytest collects them: seconds, in every test process. And the marks of
+#: runs that would leave these tests out afterwards.
+_GENERATED = {"test_schema.py": "not serial", "test_schema_at_length.py": "not prove"}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file that takes seconds to collect when the run's marks exclude all its tests."""
+    excluding = _GENERATED.get(collection_path.name)
+    return True if excluding and excluding in config.getoption("markexpr") else None
 
 
 @contextmanager
@@ -42,16 +53,16 @@ def client(url: str) -> Iterator[httpx2.Client]:
 
 
 @pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[ClaimGroup]:
     """The line of each claim, in the order in which they began to wait in the dispatchers of this process."""
-    lines: list[Line] = []
-    wait = Line._wait
+    lines: list[ClaimGroup] = []
+    wait = ClaimGroup._wait
 
-    async def seen(line: Line, rung: asyncio.Event, seconds: float) -> None:
+    async def seen(line: ClaimGroup, rung: asyncio.Event, seconds: float) -> None:
         lines.append(line)
         await wait(line, rung, seconds)
 
-    monkeypatch.setattr(Line, "_wait", seen)
+    monkeypatch.setattr(ClaimGroup, "_wait", seen)
     return lines
 
 

@@ -219,7 +219,7 @@ class Lives(RuleBasedStateMachine):
             self.ask("GET", f"/api/v1/{path}")
         places = {"contracts": sorted(BUILT_IN), "queues": [self.queue]}
         self.ask("POST", "/api/v1/due", places)
-        self.ask("POST", "/api/v1/strangers", {**places, "known": ["u"], "worker_id": "w"})
+        self.ask("POST", "/api/v1/due", {**places, "types": ["u"]})
 
 
 def _live(url: str, dsn: str, lives: int, steps: int) -> None:

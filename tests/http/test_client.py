@@ -11,6 +11,8 @@ from uuid import uuid4
 import pytest
 
 from tenure.app import App
+from tenure.client import dispatcher_requests, remote_wakeups
+from tenure.client.remote import RemoteClient
 from tenure.contracts import BUILT_IN
 from tenure.errors import (
     BadInput,
@@ -29,11 +31,11 @@ from tenure.errors import (
     Unavailable,
     UnknownContract,
 )
-from tenure.http import client_calls, client_wakeups
-from tenure.http.client import Remote
-from tenure.job import Failure, Held, NewJob
-from tenure.outcome import Enqueued
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Failure, Held, NewJob
+from tenure.jobs.outcome import Enqueued
 from tenure.settings import Settings
+from tests.holder_calls import calls
 from tests.http.stub import HANG, RESET, Asked, Cut, refused, stub
 from tests.worker.working import until
 
@@ -49,10 +51,10 @@ MOVE = {
 async def error_of(told: Any) -> TenureError:
     """What is raised when a dispatcher answers so."""
     async with stub(lambda _: told) as dispatcher:
-        remote = Remote(dispatcher.url)
+        remote = RemoteClient(dispatcher.url)
         try:
             with pytest.raises(TenureError) as raised:
-                await remote.progress(HELD, 1)
+                await remote.call("progress", HolderCall(HELD, value=1))
         finally:
             await remote.close()
     return raised.value
@@ -109,7 +111,7 @@ async def test_an_answer_that_is_none_may_mean_anything(told: Any) -> None:
 
 
 async def test_a_dispatcher_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_calls, "READ_S", 0.2)
+    monkeypatch.setattr(dispatcher_requests, "READ_S", 0.2)
     assert type(await error_of(HANG)) is ConnectionLost
 
 
@@ -117,7 +119,7 @@ async def test_nothing_was_done_where_nobody_listens_or_somebody_sends_us_elsewh
     assert type(await error_of((308, b"moved"))) is CannotConnect
     async with stub(lambda _: {}) as gone:
         pass
-    remote = Remote(gone.url)
+    remote = RemoteClient(gone.url)
     with pytest.raises(CannotConnect, match="cannot be reached"):
         await remote.contracts()
     await remote.close()
@@ -125,9 +127,9 @@ async def test_nothing_was_done_where_nobody_listens_or_somebody_sends_us_elsewh
 
 async def test_a_request_shows_the_key_and_its_own_name() -> None:
     async with stub(lambda _: NOTE) as dispatcher:
-        remote = Remote(f"{dispatcher.url}/below", "tenure_secret")
-        assert await remote.progress(HELD, {"at": "ü"}) == (42, None, False, True)
-        await remote.progress(HELD, 1)
+        remote = RemoteClient(f"{dispatcher.url}/below", "tenure_secret")
+        assert await remote.call("progress", HolderCall(HELD, value={"at": "ü"})) == (42, None, False, True)
+        await remote.call("progress", HolderCall(HELD, value=1))
         await remote.close()
     first, second = dispatcher.asked
     assert first.path == "/below/api/v1/jobs/42/progress"
@@ -140,11 +142,11 @@ async def test_what_a_holder_repeats_has_the_key_that_it_had() -> None:
     async with stub(
         lambda asked: {"answers": [MOVE] * len(asked.body["finishes"])} if asked.body else {}
     ) as dispatcher:
-        remote = Remote(dispatcher.url)
+        remote = RemoteClient(dispatcher.url)
         for _ in range(2):
-            decision = await remote.fail(HELD, Failure("no"))
-            assert (decision.will_retry, decision.attempts, decision.delay_ms) == (True, 3, 5)
-            await remote.snooze(HELD, 1_500)
+            moved = await remote.call("fail", HolderCall(HELD, failure=Failure("no")))
+            assert (moved.will_retry, moved.claims, moved.delay_ms) == (True, 3, 5)
+            await remote.call("snooze", HolderCall(HELD, delay_ms=1_500))
         await remote.close()
     said = [one for asked in dispatcher.asked for one in asked.body["finishes"]]
     assert [one["verb"] for one in said] == ["fail", "snooze"] * 2
@@ -159,19 +161,19 @@ async def test_each_of_many_has_its_own_answer_and_a_batch_that_is_too_heavy_goe
         return {"answers": [MOVE if one["result"] else refused("LEASE_CONFLICT") for one in asked.body["finishes"]]}
 
     async with stub(answer) as dispatcher:
-        remote = Remote(dispatcher.url)
-        told = await remote.succeed([HELD] * 3, ["x" * 600_000, None, "ü" * 300_000])
+        remote = RemoteClient(dispatcher.url)
+        told = await remote.report("succeed", calls([HELD] * 3, results=["x" * 600_000, None, "ü" * 300_000]))
         assert [type(one).__name__ for one in told] == ["Moved", "StaleLease", "Moved"]
         assert len(dispatcher.asked) == 2
-        assert len(await remote.succeed([HELD] * 2_001, [1] * 2_001)) == 2_001
+        assert len(await remote.report("succeed", calls([HELD] * 2_001, results=[1] * 2_001))) == 2_001
         await remote.close()
     assert [len(asked.body["finishes"]) for asked in dispatcher.asked] == [2, 1, 1_000, 1_000, 1]
 
 
 async def test_what_goes_wrong_with_a_later_part_is_the_answer_to_that_part_alone() -> None:
     async with stub(lambda _: RESET if len(dispatcher.asked) > 1 else {"answers": [MOVE] * 1_000}) as dispatcher:
-        remote = Remote(dispatcher.url)
-        told = await remote.succeed([HELD] * 1_001, [1] * 1_001)
+        remote = RemoteClient(dispatcher.url)
+        told = await remote.report("succeed", calls([HELD] * 1_001, results=[1] * 1_001))
         await remote.close()
     assert {type(one).__name__ for one in told[:1_000]} == {"Moved"}
     assert type(told[1_000]) is ConnectionLost
@@ -181,7 +183,7 @@ async def test_a_job_is_made_once_when_the_answer_is_lost_twice() -> None:
     async with stub(
         lambda _: (RESET, Cut(), {"jobs": [{"id": "7", "made": False}]})[len(dispatcher.asked) - 1]
     ) as dispatcher:
-        remote = Remote(dispatcher.url)
+        remote = RemoteClient(dispatcher.url)
         moment = datetime(2026, 11, 15, 12, tzinfo=UTC)
         made = await remote.enqueue(NewJob("t", {"a": 1}, run_at=moment, max_attempts=2))
         await remote.close()
@@ -196,7 +198,7 @@ async def test_a_job_is_made_once_when_the_answer_is_lost_twice() -> None:
 
 
 async def test_whoever_makes_a_job_hears_in_the_end_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_calls, "_TRIES", 2)
+    monkeypatch.setattr(dispatcher_requests, "_TRIES", 2)
     async with stub(lambda _: RESET) as dispatcher, App(dispatcher_url=dispatcher.url) as app:
         with pytest.raises(ConnectionLost, match="may or may not"):
             await app._enqueue(NewJob("t", key="mine"))
@@ -205,7 +207,7 @@ async def test_whoever_makes_a_job_hears_in_the_end_that_nobody_knows(monkeypatc
 
 async def test_one_bad_job_of_many_is_its_own_fault() -> None:
     async with stub(lambda _: {"jobs": [{"id": "1", "made": True}, refused("E-BAD-INPUT", "bad")]}) as dispatcher:
-        remote = Remote(dispatcher.url)
+        remote = RemoteClient(dispatcher.url)
         good, bad = await asyncio.gather(
             remote.enqueue(NewJob("t")), remote.enqueue(NewJob("t", max_attempts=-1)), return_exceptions=True
         )
@@ -240,20 +242,20 @@ async def test_types_that_a_key_may_not_declare_are_left_out_and_a_worker_says_s
         with pytest.raises(TenureError):
             await app.worker(contracts=["none"]).run(until_idle=True)
     assert [record.levelname for record in caplog.records if record.name == "tenure"] == ["WARNING"]
-    assert "may not declare what" in caplog.text
+    assert "may not declare the options of" in caplog.text
 
 
 async def test_contracts_have_the_numbers_of_the_dispatcher() -> None:
     bound = BUILT_IN["gate_b2"].with_numbers({"lease_ms": 9_000})
     told = {"contracts": [{"name": "gate_b2", "version": "1", "declaration": bound.describe()}]}
     async with stub(lambda _: told) as dispatcher:
-        remote = Remote(dispatcher.url)
+        remote = RemoteClient(dispatcher.url)
         assert await remote.contracts() == {"gate_b2": bound}
         await remote.close()
 
 
 async def test_hearing_wake_ups_never_spins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_wakeups, "_NOTHING_S", 3_600)
+    monkeypatch.setattr(remote_wakeups, "_NOTHING_S", 3_600)
     heard: list[tuple[str, str]] = []
     pauses: list[float] = []
 
@@ -262,7 +264,7 @@ async def test_hearing_wake_ups_never_spins(monkeypatch: pytest.MonkeyPatch) -> 
         if len(pauses) == 7:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(client_wakeups, "asyncio", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(remote_wakeups, "asyncio", SimpleNamespace(sleep=pause))
     news = [{"contract": "", "queue": ""}, {"contract": "#", "queue": "42"}, {"contract": "simple", "queue": "mail"}]
 
     def answer(asked: Asked) -> Any:
@@ -272,7 +274,7 @@ async def test_hearing_wake_ups_never_spins(monkeypatch: pytest.MonkeyPatch) -> 
         }  # fmt: skip
 
     async with stub(answer) as dispatcher:
-        remote = Remote(dispatcher.url)
+        remote = RemoteClient(dispatcher.url)
         listening = asyncio.create_task(remote.listen(lambda *named: heard.append(named)))
         await until(lambda: len(pauses) == 7, 60)
         listening.cancel()
@@ -296,7 +298,7 @@ async def test_an_app_behind_a_dispatcher_has_no_database() -> None:
 
         with pytest.raises(BadInput, match="enqueue after the commit"):
             work.enqueue_in(object())  # type: ignore[call-overload]
-        with pytest.raises(BadInput, match="needs the database itself"):
+        with pytest.raises(BadInput, match="needs a database connection"):
             app.database_url()
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from tenure import AsyncTaskQueue
 from tenure.app import App
-from tenure.job import Held
-from tenure.outcome import Moved
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Held
+from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tenure.queue import Decision
 from tenure.settings import Settings
@@ -149,13 +150,14 @@ def test_failures_of_a_batch_are_one_statement_for_each_contract(
     http: Caller, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[list[str]] = []
-    fail_many = Store.fail_many
+    report = Store.report
 
-    async def counted(self: Store, held: Sequence[Held], failures: Any, **given: Any) -> Any:
-        batches.append([one.contract for one in held])
-        return await fail_many(self, held, failures, **given)
+    async def counted(self: Store, verb: str, calls: Sequence[HolderCall]) -> list[Any]:
+        if verb == "fail":
+            batches.append([call.held.contract for call in calls])
+        return await report(self, verb, calls)
 
-    monkeypatch.setattr(Store, "fail_many", counted)
+    monkeypatch.setattr(Store, "report", counted)
     for contract in ("simple", "standard"):
         for _ in range(8):
             http.enqueued(contract)

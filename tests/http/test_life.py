@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.http import lines
+from tenure.http import long_poll
 from tests.harness import Harness
 from tests.http.conftest import Caller, proof
 from tests.worker.working import until
@@ -60,9 +60,9 @@ def test_late_holders_are_refused_and_nothing_changes(http: Caller, db: Harness)
 
 
 async def test_a_waiting_claim_is_answered_when_a_job_is_made_and_not_when_somebody_looks(
-    http: Caller, waited: list[lines.Line], monkeypatch: pytest.MonkeyPatch
+    http: Caller, waited: list[long_poll.ClaimGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "_LOOK_S", 60)
+    monkeypatch.setattr(long_poll, "_POLL_S", 60)
     waiting = asyncio.create_task(asyncio.to_thread(http.claimed, wait_seconds=60))
     await until(lambda: bool(waited))
     job_id = http.enqueued()

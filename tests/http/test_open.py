@@ -10,8 +10,8 @@ from datetime import datetime
 import httpx2
 import pytest
 
-from tenure.http import callers
-from tenure.http.lines import Line
+from tenure.http import authentication
+from tenure.http.long_poll import ClaimGroup
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.http.conftest import Caller, new_key, serving
@@ -32,7 +32,7 @@ def calling(url: str, key: str) -> Iterator[Caller]:
 async def test_an_open_dispatcher_closes_as_soon_as_a_key_was_made(
     dsn: str, monkeypatch: pytest.MonkeyPatch, revoked: bool
 ) -> None:
-    monkeypatch.setattr(callers, "_BELIEVED_S", 0.1)
+    monkeypatch.setattr(authentication, "_CACHE_S", 0.1)
     with serving(dsn) as url, httpx2.Client(base_url=url, timeout=30) as client:
         assert client.get("/api/v1/jobs").status_code == 200
         await asyncio.to_thread(new_key, dsn, "first", "admin", revoked=revoked)
@@ -41,9 +41,9 @@ async def test_an_open_dispatcher_closes_as_soon_as_a_key_was_made(
 
 
 async def test_a_revoked_key_opens_nothing_after_a_moment(
-    dsn: str, store: Store, waited: list[Line], monkeypatch: pytest.MonkeyPatch
+    dsn: str, store: Store, waited: list[ClaimGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers, "_BELIEVED_S", 0.1)
+    monkeypatch.setattr(authentication, "_CACHE_S", 0.1)
     key, text = await store.keys.create("short", ["work"], None, None, "test")
     with serving(dsn, admin_key=ADMIN) as url, calling(url, text) as http, calling(url, ADMIN) as admin:
         asked = {"worker_id": "w", "wait_seconds": 25}

@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 
 from tenure import __version__
-from tenure.http.models.fields import Body
+from tenure.http.models.fields import RequestBody
 from tests.http.conftest import Caller
 from tests.http.inventory import BODIES, OPEN, ROUTES, SCHEMA, Route, World
 
@@ -48,7 +48,8 @@ def test_the_document_says_what_it_is() -> None:
     assert SCHEMA["info"]["version"] == __version__
     assert SCHEMA["info"]["license"] == {"name": "MIT", "identifier": "MIT"}
     assert SCHEMA["info"]["description"]
-    assert SCHEMA["security"] == [{"key": []}]
+    assert SCHEMA["security"] == [{"key": []}, {}], "while no key exists, a call needs none"
+    assert "While no key exists it is optional" in SCHEMA["components"]["securitySchemes"]["key"]["description"]
     assert SCHEMA["servers"] == [{"url": "/", "description": "The dispatcher that this document comes from."}]
     assert not re.search(r'"(ge|le|gt|lt|allow_inf_nan)":', json.dumps(SCHEMA)), "bounds that are no JSON Schema"
 
@@ -69,7 +70,7 @@ def test_it_has_every_route_and_each_says_what_it_does() -> None:
 
 def test_the_names_of_schemas_are_words() -> None:
     assert [name for name in MODELS if not re.fullmatch("([A-Z][a-z]+)+", name)] == []
-    assert {"ErrorDetail", "RefusedItem", "WonClaim", "JobRequeued", "RunAnswer", "Move", "Note"} <= set(MODELS)
+    assert {"ErrorDetail", "RefusedItem", "ClaimedJob", "JobRequeued", "RunAnswer", "Move", "Note"} <= set(MODELS)
 
 
 def test_every_field_and_parameter_is_described_in_a_line() -> None:
@@ -109,10 +110,10 @@ def test_an_example_of_a_body_is_taken_as_it_stands() -> None:
             assert model.model_validate(example).model_fields_set == set(example), name
 
 
-def _body(name: str) -> type[Body] | None:
-    for part in ("jobs", "claims", "holding", "operators", "letters", "tasks"):
+def _body(name: str) -> type[RequestBody] | None:
+    for part in ("jobs", "claims", "holding", "operators", "dead_letters", "tasks"):
         found = getattr(import_module(f"tenure.http.models.{part}"), name, None)
-        if isinstance(found, type) and issubclass(found, Body):
+        if isinstance(found, type) and issubclass(found, RequestBody):
             return found
     return None
 
@@ -154,7 +155,7 @@ def test_refusals_are_described_once_and_referenced_everywhere() -> None:
                 assert set(answer["headers"]) == {"X-Request-Id", "X-Trace-Id"}, (key, status)
         wanted = {"400", "405", "431", "500"} | (set() if key in OPEN else {"401", "403", "422", "503"})
         assert wanted <= set(operation["responses"]), key
-    assert "Retry-After" in RESPONSES["Away"]["headers"]
+    assert "Retry-After" in RESPONSES["Unavailable"]["headers"]
 
 
 def _heeds_key(route: Route) -> bool:
@@ -163,7 +164,7 @@ def _heeds_key(route: Route) -> bool:
 
 def test_the_header_of_a_repeat_is_declared_where_it_is_heeded(client: httpx2.Client) -> None:
     world, heeding = World(Caller(client)), [route for route in BODIES if _heeds_key(route)]
-    assert len(heeding) == 18
+    assert len(heeding) == 19
     for route in heeding:
         asked = world.request(route)
         body = {**(asked.body or {}), "idempotency_key": "one"}
@@ -183,4 +184,4 @@ def test_a_dispatcher_tells_the_same(client: httpx2.Client) -> None:
 
 @pytest.mark.parametrize(("_", "path"), sorted(OPEN))
 def test_a_probe_answers_as_it_is_described(client: httpx2.Client, _: str, path: str) -> None:
-    assert client.get(path).json() == MODELS["Well"]["examples"][0]
+    assert client.get(path).json() == MODELS["Healthy"]["examples"][0]

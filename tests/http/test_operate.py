@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.http import client
-from tenure.http.client import Remote
-from tenure.http.hints import routed
+from tenure.client.remote import RemoteClient
+from tenure.http.error_response import commands_to_routes
 from tests.harness import Harness
 from tests.http.conftest import Caller, proof
 
@@ -49,7 +48,7 @@ def test_what_to_do_about_a_dead_job_are_requests(http: Caller) -> None:
     ],
 )
 def test_commands_in_hints_become_routes(hint: str, route: str) -> None:
-    assert routed(hint) == route
+    assert commands_to_routes(hint) == route
 
 
 async def test_a_long_log_is_read_a_page_at_a_time(
@@ -68,12 +67,35 @@ async def test_a_long_log_is_read_a_page_at_a_time(
         seen += [one["seq"] for one in page["events"]]
         cursor = page["next"]
     assert seen == [one["seq"] for one in whole["events"]]
-    read = client.Remote._read
+    read = RemoteClient._read
 
-    async def in_threes(self: Remote, path: str, *rest: object) -> object:
+    async def in_threes(self: RemoteClient, path: str, *rest: object) -> object:
         return await read(self, f"{path}{'&' if '?' in path else '?'}limit=3", *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Remote, "_read", in_threes)
-    remote = Remote(url)
+    monkeypatch.setattr(RemoteClient, "_read", in_threes)
+    remote = RemoteClient(url)
     assert [row.seq for row in await remote.log(int(job_id))] == seen
     await remote.close()
+
+
+def test_a_contract_that_is_not_there_is_not_found_and_in_a_body_it_is_bad_input(http: Caller) -> None:
+    asked = http.client.get("/api/v1/contracts/nope")
+    assert (asked.status_code, asked.json()["error"]["code"]) == (404, "CONTRACT_NOT_FOUND")
+    made = http.client.post("/api/v1/jobs", json={"type": "send", "contract": "nope"})
+    assert (made.status_code, made.json()["error"]["code"]) == (422, "E-UNKNOWN-CONTRACT")
+
+
+def test_a_whole_number_may_be_written_with_a_point(http: Caller, db: Harness) -> None:
+    made = http.client.post("/api/v1/jobs", json={"type": "send", "priority": 3.0, "max_attempts": 2.0})
+    assert made.is_success, made.text
+    job_id = made.json()["id"]
+    row = db.row(int(job_id))
+    assert (row["priority"], row["max_attempts"]) == (3, 2)
+    (claim,) = http.post("/api/v1/claims", {"worker_id": "w1", "queues": ["default"], "limit": 1.0})["claims"]
+    done = {"claims": 1.0, "lease_token": claim["lease_token"], "result": None}
+    assert http.post(f"/api/v1/jobs/{job_id}/succeed", done)["state"] == "succeeded"
+    for wrong in (3.5, True, "3", 1e300):
+        refused = http.client.post("/api/v1/jobs", json={"type": "send", "priority": wrong})
+        assert refused.status_code == 422, wrong
+        assert refused.json()["error"]["code"] == "E-BAD-INPUT"
+        assert "priority must be a whole number from 0 to 9" in refused.json()["error"]["message"]

@@ -12,8 +12,8 @@ import pytest
 
 import tenure
 from tenure.app import App
+from tenure.client.dispatcher_requests import DispatcherRequests
 from tenure.contracts import BUILT_IN
-from tenure.http.client_calls import Calls
 from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tests.harness import Harness
@@ -96,15 +96,15 @@ async def test_a_job_three_leases_long_is_claimed_run_kept_and_completed_in_this
 ) -> None:
     log: list[str] = []
     is_over = asyncio.Event()
-    ask = Calls.ask
+    ask = DispatcherRequests.send
 
-    async def spied(self: Calls, method: Any, path: str, *rest: Any, **options: Any) -> Any:
+    async def spied(self: DispatcherRequests, method: Any, path: str, *rest: Any, **options: Any) -> Any:
         told = await ask(self, method, path, *rest, **options)
         if path.endswith(("heartbeats", "finishes")) or (path.endswith("claims") and told):
             log.append(path.rpartition("/")[2])
         return told
 
-    monkeypatch.setattr(Calls, "ask", spied)
+    monkeypatch.setattr(DispatcherRequests, "send", spied)
     with serving(dsn, numbers={"dispatcher": {"lease_ms": 1_000 * LEASE_S}}) as url:
         async with through(url) as app:
 
@@ -120,7 +120,7 @@ async def test_a_job_three_leases_long_is_claimed_run_kept_and_completed_in_this
                 for _ in range(12):  # a quarter of its lease each time: three leases
                     db.sql("update tenure.job set lease_expires_at = lease_expires_at - interval '30 s'")
                     clock.ahead += LEASE_S / 4
-                    await until(lambda: all(one.next_beat > clock.now() for one in worker._heart.held), 60)
+                    await until(lambda: all(one.heartbeat_at > clock.now() for one in worker._heartbeats.held), 60)
                 is_over.set()
                 assert await app.result(ticket, timeout=60) == "done"
     beats = log.count("heartbeats")
@@ -160,7 +160,7 @@ async def test_a_key_that_may_not_work_is_said_to_be_one(dsn: str) -> None:
             @app.task
             async def work() -> None: ...
 
-            with pytest.raises(tenure.TenureError, match="asks for a key") as raised:
+            with pytest.raises(tenure.TenureError, match="needs a key") as raised:
                 await app.worker().run(until_idle=True)
     assert getattr(raised.value, "reason_code", None) == "AUTH_REQUIRED"
 
@@ -193,12 +193,12 @@ async def test_a_worker_that_begins_before_its_dispatcher_waits_for_it(
                 return "done"
 
             async with working(app, name="early"):
-                await until(lambda: "early waits: the dispatcher at" in caplog.text, 60)
+                await until(lambda: "early cannot connect, retrying: the dispatcher at" in caplog.text, 60)
                 with serving(dsn, port=port):
                     assert await app.result(await work.enqueue(), timeout=60) == "done"
-            assert caplog.text.count("waits") == 1
+            assert caplog.text.count("cannot connect, retrying") == 1
             async with working(app) as late:
-                await until(lambda: caplog.text.count("waits") == 2, 60)
+                await until(lambda: caplog.text.count("cannot connect, retrying") == 2, 60)
             assert late.counts == {}  # told to stop while it waits, it stops
 
 

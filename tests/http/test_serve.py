@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import time
@@ -13,8 +14,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tenure.errors import TenureError
-from tenure.http.serve import Dispatcher
+from tenure.errors import BadInput, TenureError
+from tenure.http.authentication import Keyring
+from tenure.http.dispatcher import Dispatcher
+from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tests.harness import Harness, lock_out
 from tests.http.conftest import Caller, proof
@@ -31,7 +34,7 @@ where not l.granted and d.datname = current_database()
 def test_it_begins_says_where_it_is_and_ends_in_order(dsn: str) -> None:
     with dispatching(dsn, "--no-upkeep") as (serving, url):
         assert httpx2.get(f"{url}/healthz", timeout=30).json() == {"status": "ok"}
-        assert httpx2.get(f"{url}/readyz", timeout=30).json() == {"status": "ok"}
+        asyncio.run(until(lambda: httpx2.get(f"{url}/readyz", timeout=30).json() == {"status": "ok"}))
         serving.send_signal(signal.SIGTERM)
         assert serving.wait(30) == 0
 
@@ -53,6 +56,24 @@ async def test_what_was_heard_is_answered_and_who_waits_is_let_go_when_it_stops(
         assert serving.wait(30) == 0
 
 
+async def test_it_says_what_it_waits_for_when_it_stops(dsn: str, db: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    ready = asyncio.Event()
+    dispatcher = Dispatcher(dsn, Settings())
+    running = asyncio.create_task(dispatcher.run(lambda *_: ready.set(), signals=False))
+    await ready.wait()
+    async with httpx2.AsyncClient(base_url=dispatcher.url, timeout=60) as client:
+        with db.connection.transaction():
+            db.sql("lock table tenure.job")
+            asked = asyncio.create_task(client.post("/api/v1/claims", json={"worker_id": "w"}))
+            await until(lambda: db.value(HINDERED) == 1, 60)
+            dispatcher.stop()
+            await until(lambda: "the dispatcher stops: 1 requests are being answered" in caplog.text)
+        assert (await asked).status_code == 200
+    await running
+    (record,) = [one for one in caplog.records if one.getMessage().startswith("the dispatcher stops")]
+    assert record.levelno == logging.WARNING
+
+
 def refused(dsn: str, host: str = "127.0.0.1", port: int = 0) -> str:
     """The words of a dispatcher that does not begin."""
     with pytest.raises(TenureError) as error:
@@ -66,6 +87,27 @@ def test_it_refuses_what_it_cannot_be(dsn: str, empty_dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "choose another port" in refused(dsn, port=taken.getsockname()[1])
     assert "tenure migrate" in refused(empty_dsn)
+
+
+async def test_a_dispatcher_that_is_cancelled_when_it_has_just_connected_closes_its_connections(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Store] = []
+    real = Keyring.is_open
+
+    async def just_before_the_cancel(self: Keyring) -> bool:
+        is_open = await real(self)
+        found.append(self._store)
+        asyncio.get_running_loop().call_soon(run.cancel)  # runs before the dispatcher hears that it is connected
+        return is_open
+
+    monkeypatch.setattr(Keyring, "is_open", just_before_the_cancel)
+    run = asyncio.create_task(Dispatcher(dsn, Settings()).run(signals=False))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    (store,) = found
+    with pytest.raises(BadInput, match="this store is closed"):
+        await store.contracts()
 
 
 def test_with_an_admin_key_it_listens_everywhere_and_asks_everybody(dsn: str) -> None:

@@ -12,10 +12,11 @@ import httpx2
 import pytest
 
 from tenure.contracts import BUILT_IN
+from tenure.jobs.formats import format_iso
 from tenure.postgres.store import Store
-from tenure.rendered import iso
 from tests.harness import Harness
 from tests.http.conftest import Caller, serving
+from tests.postgres.test_unloggable import of_a_later_release
 
 OUTPUTS = [{"output_index": 0, "dataset_uuid": str(uuid4()), "location": "s3://a/ß", "row_count": 7, "cursor": None}]
 LEASE = timedelta(milliseconds=BUILT_IN["dispatcher"].lease.default_ms)
@@ -59,7 +60,7 @@ def test_a_claimed_task_has_the_documents_fields_and_values(http: Caller, db: Ha
         "status": "Claimed",
         "attempt": 1,
         "lease_token": str(row["lease_token"]),
-        "lease_expires_at": iso(row["lease_expires_at"]),
+        "lease_expires_at": format_iso(row["lease_expires_at"]),
         "task": {
             "task_id": task_id,
             "attempt": 1,
@@ -72,7 +73,7 @@ def test_a_claimed_task_has_the_documents_fields_and_values(http: Caller, db: Ha
             "tenant_id": "default",
             "trace_id": "trace:1",
             "correlation_id": "run:7",
-            "created_at": iso(row["created_at"]),
+            "created_at": format_iso(row["created_at"]),
         },
     }
 
@@ -135,6 +136,26 @@ async def test_a_task_that_is_not_queued_is_refused_with_its_reason(http: Caller
     assert db.fingerprint(int(failed)) == before
     await store.promote("dispatcher")
     assert claimed(http, failed)["attempt"] == 2
+
+
+def test_a_worker_that_does_not_know_a_tasks_type_is_told_so_and_takes_nothing(http: Caller, db: Harness) -> None:
+    task_id = http.enqueued("dispatcher")
+    kind = db.row(int(task_id))["type"]
+    before = db.fingerprint(int(task_id))
+    asked = {"task_id": task_id, "worker_id": "w1"}
+    for types in (["other"], [f"{kind}s", kind[:-1] or "x"], []):
+        answer = http.post("/internal/task-claim", {**asked, "types": types})
+        assert answer == {"status": "NotClaimed", "reason": "UnknownType"}
+    assert db.fingerprint(int(task_id)) == before
+    assert http.post("/internal/task-claim", {**asked, "types": ["other", kind]})["status"] == "Claimed"
+
+
+def test_a_task_of_a_version_that_the_dispatcher_cannot_read_is_not_claimed(http: Caller, db: Harness) -> None:
+    task_id = http.enqueued("dispatcher")
+    of_a_later_release(db, int(task_id), "dispatcher")
+    before = db.fingerprint(int(task_id))
+    assert reason(http, task_id) == "UnknownVersion"
+    assert db.fingerprint(int(task_id)) == before
 
 
 @pytest.mark.req("S1-04")

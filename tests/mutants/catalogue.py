@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    in_connections,
     in_contracts,
+    in_hosts,
     in_http,
+    in_lanes,
     in_model,
     in_move,
     in_python,
     in_queries,
+    in_ranges,
     in_succeed,
     in_surfaces,
+    in_visible,
     in_worker,
+    in_workers,
 )
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for part in (in_move, in_succeed, in_queries, in_contracts, in_python, in_worker, in_surfaces, in_http, in_model)
+    for part in (
+        in_move,
+        in_succeed,
+        in_queries,
+        in_ranges,
+        in_connections,
+        in_contracts,
+        in_python,
+        in_worker,
+        in_hosts,
+        in_surfaces,
+        in_http,
+        in_lanes,
+        in_model,
+        in_workers,
+        in_visible,
+    )
     for mutant in part.MUTANTS
 )

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 from tests.mutants.mutant import SOUNDNESS, Mutant
 
-_KERNEL = "postgres/migrations/0001_kernel.sql"
-_QUICK = "postgres/migrations/0003_quick_functions.sql"
+_SCHEMA = "postgres/migrations/0001_schema.sql"
 
 MUTANTS = (
     Mutant(
         "jitter-one-sided",
         "Delays are only ever lengthened",
         "contracts/phase27.py",
-        'Jitter("multiply", 0.7, 1.3)',
-        'Jitter("multiply", 1.0, 1.3)',
+        'Jitter(form="multiply", low=0.7, high=1.3)',
+        'Jitter(form="multiply", low=1.0, high=1.3)',
         ("contracts/test_phase27_failure.py::test_jitter_spreads_400_first_delays_over_the_whole_interval",),
     ),
     Mutant(
         "jitter-clipped",
         "The cap cuts off what the jitter adds",
         "contracts/phase27.py",
-        'Jitter("multiply", 0.7, 1.3))',
-        'Jitter("multiply", 0.7, 1.3), cap_after_jitter=True)',
+        'Jitter(form="multiply", low=0.7, high=1.3))',
+        'Jitter(form="multiply", low=0.7, high=1.3), cap_after_jitter=True)',
         ("contracts/test_phase27_failure.py::test_the_centre_is_capped_and_the_jitter_stands_above_it",),
     ),
     Mutant(
         "contract-event-doubled",
         "A completed task shows two events",
         "contracts/phase27.py",
-        '        Event("task.completed", ("succeed",), _RUN),\n',
-        '        Event("task.completed", ("succeed",), _RUN),\n' * 2,
+        '        declare.event("task.completed", "succeed", _RUN),\n',
+        '        declare.event("task.completed", "succeed", _RUN),\n' * 2,
         ("contracts/test_phase27_knobs.py::test_success_on_the_first_run_makes_2_transitions_and_2_events",),
     ),
     Mutant(
         "requeued-event-skipped",
         "A retry shows no requeued event",
         "contracts/phase27.py",
-        '        Event("task.requeued", ("retry",), {**_RUN, "max_attempts": "limit", "available_at": "due"}),\n',
+        '        declare.event("task.requeued", "retry", f"{_RUN} max_attempts=limit available_at=due"),\n',
         "",
         ("contracts/test_phase27_failure.py::test_each_retry_is_a_failed_then_a_requeued_in_one_transaction",),
     ),
@@ -104,8 +103,8 @@ MUTANTS = (
         "result-early",
         "A task has a TaskResult from the start",
         "contracts/simple.py",
-        '            "task_results",\n            "finished",',
-        '            "task_results",\n            "jobs",',
+        '"task_results", "finished",',
+        '"task_results", "jobs",',
         ("contracts/test_simple_lifecycle.py::test_success_leaves_a_task_result_with_the_value_and_none_before",),
     ),
     Mutant(
@@ -154,8 +153,8 @@ MUTANTS = (
         "permanent-error-retried",
         "An error that cannot get better is tried again",
         "contracts/standard.py",
-        '"PermanentError": Verdict("fatal", "permanent_error")',
-        '"PermanentError": Verdict("retry")',
+        '"PermanentError": declare.RetryVerdict("fatal", "permanent_error")',
+        '"PermanentError": declare.RetryVerdict("retry")',
         ("contracts/test_mutants_found.py::test_standard_gives_up_on_an_error_that_cannot_get_better",),
     ),
     Mutant(
@@ -169,7 +168,7 @@ MUTANTS = (
     Mutant(
         "delay-doubles-from-the-start",
         "The first delay is twice the base",
-        _QUICK,
+        _SCHEMA,
         "least(greatest(claims - raises - 1, 0), 100)",
         "least(greatest(claims - raises, 0), 100)",
         ("contracts/test_phase27_failure.py::test_the_delay_doubles_from_1500_with_every_attempt",),
@@ -177,7 +176,7 @@ MUTANTS = (
     Mutant(
         "snoozes-lengthen-the-backoff",
         "The delay grows with every snooze",
-        _QUICK,
+        _SCHEMA,
         "least(greatest(claims - raises - 1, 0), 100)",
         "least(greatest(claims - 1, 0), 100)",
         (
@@ -187,7 +186,7 @@ MUTANTS = (
     Mutant(
         "exponent-without-a-bound",
         "A high attempt overflows the delay",
-        _QUICK,
+        _SCHEMA,
         "power(factor, least(greatest(claims - raises - 1, 0), 100))",
         "power(factor, greatest(claims - raises - 1, 0))",
         ("contracts/test_mutants_found.py::test_the_largest_numbers_that_are_allowed_wait_for_the_cap[1000]",),
@@ -195,7 +194,7 @@ MUTANTS = (
     Mutant(
         "jitter-without-its-upper-end",
         "The database adds at most 299 ms of jitter",
-        _QUICK,
+        _SCHEMA,
         "floor(jitter_low + u * (jitter_high - jitter_low + 1))",
         "floor(jitter_low + u * (jitter_high - jitter_low))",
         ("contracts/test_gate_b2_retries.py::test_a_replay_with_the_same_job_id_waits_as_long",),
@@ -203,7 +202,7 @@ MUTANTS = (
     Mutant(
         "not-terminal-at-the-commit-point",
         "A failure that leads to the dead letters is not called terminal",
-        _QUICK,
+        _SCHEMA,
         "'terminal', role in ('done', 'settling'))",
         "'terminal', role = 'done')",
         ("contracts/test_mutants_found.py::test_a_failure_that_leads_to_the_dead_letters_is_terminal_at_once",),
@@ -211,7 +210,7 @@ MUTANTS = (
     Mutant(
         "log-rewritten",
         "A log row can be changed while its payload is forgotten",
-        _KERNEL,
+        _SCHEMA,
         "if tg_op = 'UPDATE' and new.facts is null and to_jsonb(new) - 'facts' = to_jsonb(old) - 'facts' then",
         "if tg_op = 'UPDATE' and new.facts is null then",
         ("contracts/test_reliability_events.py::test_the_log_takes_no_update_and_no_delete_but_may_forget_a_payload",),
@@ -219,7 +218,7 @@ MUTANTS = (
     Mutant(
         "log-deleted",
         "Log rows can be deleted",
-        _KERNEL,
+        _SCHEMA,
         "create trigger keep_the_log before update or delete on tenure.event",
         "create trigger keep_the_log before update on tenure.event",
         ("postgres/test_migrate.py::test_not_even_the_owner_deletes_or_rewrites_the_log",),
@@ -227,7 +226,7 @@ MUTANTS = (
     Mutant(
         "backoff-otherwise-in-python",
         "Python's jitter never reaches its upper end",
-        "backoff.py",
+        "model/backoff.py",
         "math.floor(jitter.low + u * (jitter.high - jitter.low + 1))",
         "math.floor(jitter.low + u * (jitter.high - jitter.low))",
         ("contracts/test_gate_b2_retries.py::test_both_ends_of_the_jitter_can_be_reached",),
@@ -235,7 +234,7 @@ MUTANTS = (
     Mutant(
         "lease-of-a-type-below-its-range",
         "`<` for `<=`: the shortest and the longest lease are refused",
-        "job_type.py",
+        "jobs/job_type.py",
         "not low_ms <= value * 1000 <= high_ms",
         "not low_ms < value * 1000 < high_ms",
         ("contracts/test_job_types.py::test_a_types_lease_is_30_to_120_seconds",),
@@ -243,7 +242,7 @@ MUTANTS = (
     Mutant(
         "work-as-long-as-its-lease-refused",
         "`>=` for `>`: work exactly as long as its lease is refused",
-        "job_type.py",
+        "jobs/job_type.py",
         "declared.sla_sec > lease:",
         "declared.sla_sec >= lease:",
         ("contracts/test_job_types.py::test_work_longer_than_its_lease_needs_renewal",),
@@ -251,10 +250,10 @@ MUTANTS = (
     Mutant(
         "unreachable-state-unnoticed",
         "A contract with a state that is never reached is sound",
-        "soundness.py",
+        "contracts/soundness.py",
         "if (state, role) not in reached:",
         "if False:",
-        ("test_soundness.py::test_contract_is_refused_for",),
+        ("contracts/test_soundness.py::test_contract_is_refused_for",),
     ),
     Mutant(
         "lost-task-canceled",
@@ -268,9 +267,9 @@ MUTANTS = (
         "beats-among-the-events",
         "Document 000's events show heartbeats",
         "contracts/phase27.py",
-        '        Event("task.failed", ("exhaust", "expire_at_cap"), _FAILED),\n    ),\n',
-        '        Event("task.failed", ("exhaust", "expire_at_cap"), _FAILED),\n'
-        '        Event("task.heartbeat", ("heartbeat",), _RUN),\n    ),\n    facts=("heartbeat",),\n',
+        '        declare.event("task.failed", "exhaust expire_at_cap", _FAILED),\n    ),\n',
+        '        declare.event("task.failed", "exhaust expire_at_cap", _FAILED),\n'
+        '        declare.event("task.heartbeat", "heartbeat", _RUN),\n    ),\n    facts=("heartbeat",),\n',
         ("worker/test_requirements_phase27.py::test_worker_that_renews_its_lease_leaves_no_trace_in_the_events",),
     ),
 )

@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "missing-letter-is-a-conflict",
         "A dead letter that there is not is answered with 409",
-        "http/refusals.py",
+        "http/error_response.py",
         '_NOT_FOUND = frozenset({"DLQ_ITEM_NOT_FOUND", "NOT_FOUND"})',
         '_NOT_FOUND = frozenset({"NOT_FOUND"})',
         (f"{_CODES}::test_a_dead_letter_that_there_is_not_is_404_to_every_verb",),
@@ -18,17 +18,17 @@ MUTANTS = (
     Mutant(
         "missing-job-is-a-conflict",
         "A job that there is not is answered with 409",
-        "http/refusals.py",
-        "isinstance(error, (JobNotFound, NoSuchRoute))",
-        "isinstance(error, NoSuchRoute)",
+        "http/error_response.py",
+        "((JobNotFound, RouteNotFound), 404)",
+        "(RouteNotFound, 404)",
         (f"{_CODES}::test_a_job_that_there_is_not_and_a_cancel_that_the_document_has_not",),
     ),
     Mutant(
         "refusal-is-bad-input",
         "A refusal is answered with 422",
-        "http/refusals.py",
-        "        return 409\n",
-        "        return 422\n",
+        "http/error_response.py",
+        "(Refused, 409)",
+        "(Refused, 422)",
         (
             f"{_CODES}::test_all_41_illegal_pairs_are_refused_with_409_and_the_documents_code",
             f"{_CODES}::test_a_second_requeue_and_a_late_discard_are_conflicts",
@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         "tenant-has-no-code",
         "Another tenant's job is refused without a code of its own",
-        "http/refusals.py",
+        "http/error_response.py",
         '    code = "TENANT_SCOPE_VIOLATION"\n',
         "",
         (f"{_CODES}::test_another_tenants_job_or_dead_letter_is_a_scope_violation",),
@@ -47,7 +47,7 @@ MUTANTS = (
     Mutant(
         "letter-of-any-tenant",
         "A key of one tenant decides about another's dead letter",
-        "http/letters.py",
+        "http/routes/dead_letters.py",
         "if who.tenant not in (None, letter.tenant_id):",
         "if False:",
         (f"{_CODES}::test_another_tenants_job_or_dead_letter_is_a_scope_violation",),
@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "any-key-operates",
         "A key does what its scopes do not allow",
-        "http/callers.py",
+        "http/authentication.py",
         'if wanted and "admin" not in self.scopes and self.scopes.isdisjoint(wanted):',
         "if wanted and not self.scopes:",
         (f"{_CODES}::test_what_a_key_may_not_do_is_forbidden",),
@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "approval-has-no-code",
         "A discard by one person is refused as if the letter were closed",
-        "postgres/letters.py",
+        "postgres/dead_letters.py",
         'code = "DLQ_DISCARD_CONFLICT" if refusal == "closed" else "APPROVAL_REQUIRED"',
         'code = "DLQ_DISCARD_CONFLICT"',
         (f"{_CODES}::test_a_discard_by_fewer_than_two_people_wants_an_approval",),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_NOTE = "postgres/queries/note.sql"
-_CLAIM = "postgres/queries/claim.sql"
+_NOTE = "postgres/queries/templates/note.template"
+_CLAIM = "postgres/queries/templates/claim.template"
 
 MUTANTS = (
     Mutant(
@@ -46,16 +46,22 @@ MUTANTS = (
         "due-a-moment-late",
         "`<` for `<=`: a job is not due at the very moment at which it is",
         _CLAIM,
-        "coalesce(due_at, '-infinity') <= clock.t",
-        "coalesce(due_at, '-infinity') < clock.t",
+        "<= clock.t\n          and coalesce(due_at, '-infinity') >= lane.since"
+        "\n          and (lease_expires_at is null or tenure.lease_expired(lease_expires_at, clock.t))"
+        "\n          --any_tenant: and (wanted.tenant is null or tenant_id = wanted.tenant)"
+        "\n          --of_tenant: and tenant_id = wanted.tenant and tenant_id <> 'default' --",
+        "< clock.t\n          and coalesce(due_at, '-infinity') >= lane.since"
+        "\n          and (lease_expires_at is null or tenure.lease_expired(lease_expires_at, clock.t))"
+        "\n          --any_tenant: and (wanted.tenant is null or tenant_id = wanted.tenant)"
+        "\n          --of_tenant: and tenant_id = wanted.tenant and tenant_id <> 'default' --",
         ("contracts/test_phase27_schema.py::test_a_task_is_claimable_at_the_very_moment_of_its_available_at",),
     ),
     Mutant(
         "reclaimed-at-the-moment",
         "`<=` for `<`: a lease that ends at this very moment is taken away",
         _CLAIM,
-        "queue = any (asked.queues) and lease_expires_at < clock.t",
-        "queue = any (asked.queues) and lease_expires_at <= clock.t",
+        "queue = any (wanted.queues) and tenure.lease_expired(lease_expires_at, clock.t)",
+        "queue = any (wanted.queues) and lease_expires_at <= clock.t",
         ("contracts/test_phase27_schema.py::test_a_lock_that_ends_at_this_very_moment_still_holds",),
     ),
     Mutant(
@@ -67,10 +73,18 @@ MUTANTS = (
         ("postgres/test_queues.py::test_a_paused_queue_is_not_claimed_from_until_it_is_resumed",),
     ),
     Mutant(
+        "pause-done-twice",
+        "Two callers who pause a queue in the same microsecond are both answered that they did it",
+        "postgres/queries/pause_queue.sql",
+        "paused_in = pg_current_xact_id() as new",
+        "paused_at = clock_timestamp() as new",
+        ("postgres/test_queues.py::test_of_two_who_pause_in_the_same_microsecond_one_did_it",),
+    ),
+    Mutant(
         "paused-queue-reclaimed",
         "Dead workers' jobs are taken from a paused queue",
         _CLAIM,
-        "queue = any (asked.queues)",
+        "queue = any (wanted.queues)",
         "queue = any (:queues::text[])",
         ("postgres/test_queues.py::test_what_dead_workers_left_in_a_paused_queue_is_not_reclaimed_either",),
     ),
@@ -78,7 +92,7 @@ MUTANTS = (
         "reclaim-at-the-cap",
         "A lost job whose budget is spent is claimed once more",
         _CLAIM,
-        "        --reclaiming:       and claims < greatest(1, max_attempts + :extra::integer) + raises\n",
+        "--reclaiming:           and tenure.has_budget(claims, max_attempts, raises, :extra::integer)\n",
         "",
         ("contracts/test_phase27_claim.py::test_an_orphan_at_the_cap_is_not_run_again_but_failed",),
     ),
@@ -86,7 +100,7 @@ MUTANTS = (
         "claim-not-repeatable",
         "A second call with a claim key takes more jobs",
         _CLAIM,
-        "clock_timestamp() as t from found where exists (select from fresh)",
+        "clock_timestamp() as t from found where exists (select from new_key)",
         "clock_timestamp() as t from found",
         (
             "contracts/test_reliability_claims.py::test_a_claim_that_is_repeated_gets_the_job_it_won_and_no_other",
@@ -97,33 +111,31 @@ MUTANTS = (
         "claim-waits-for-a-row",
         "A claim waits for a job that another claimer is taking",
         _CLAIM,
-        "            order by coalesce(due_at, '-infinity'), id\n            limit (select :limit::bigint)\n"
-        "            for update skip locked\n",
-        "            order by coalesce(due_at, '-infinity'), id\n            limit (select :limit::bigint)\n"
-        "            for update\n",
+        "        limit lane.take\n        for update skip locked\n",
+        "        limit lane.take\n        for update\n",
         ("races/test_waits.py::test_verbs_that_find_their_jobs_skip_a_locked_row_without_waiting",),
     ),
     Mutant(
         "claim-logs-nothing",
         "A claim of a job that was claimed before writes no log row",
         _CLAIM,
-        "    from moved\n)\n-- What every",
-        "    from moved\n    where claims = 1\n)\n-- What every",
+        "    from moved\n)\n-- The contract",
+        "    from moved\n    where claims = 1\n)\n-- The contract",
         ("contracts/test_phase27_claim.py::test_a_reclaim_is_a_claim_and_not_a_failure",),
     ),
     Mutant(
         "beats-not-counted",
         "A holder that missed its beats is left alone until its lease ends",
-        "postgres/queries/expired.sql",
-        "\n       or last_heartbeat_at + :missed::integer * coalesce(heartbeat_ms, :heartbeat_ms::integer)"
-        " * interval '1 millisecond'\n          < clock_timestamp())",
+        "postgres/queries/find_expired.sql",
+        "\n       or tenure.heartbeats_missed(\n           last_heartbeat_at, "
+        "coalesce(heartbeat_ms, :heartbeat_ms::integer), :missed::integer, clock_timestamp()))",
         ")",
         ("contracts/test_reliability_leases.py::test_two_missed_beats_orphan_a_job_although_its_lease_has_time_left",),
     ),
     Mutant(
         "forfeited-claim-repeated",
         "A repeated claim hands out a lease that expiry has forfeited",
-        "postgres/queries/held.sql",
+        "postgres/queries/read_held_jobs.sql",
         "and not (:forfeits::boolean and (",
         "and not (false and (",
         (
@@ -134,7 +146,7 @@ MUTANTS = (
         "beat-without-proof",
         "Anybody's beat extends a lease",
         _NOTE,
-        "when :fenced::boolean and (not proven or :forfeits::boolean and (",
+        "when :fenced::boolean and (not is_holder or :forfeits::boolean and (",
         "when :fenced::boolean and (:forfeits::boolean and (",
         ("contracts/test_holding.py::test_a_beat_with_a_wrong_proof_has_no_effect",),
     ),
@@ -168,7 +180,7 @@ MUTANTS = (
         "cancel-requested-twice",
         "A second request to stop is written down as if it were the first",
         _NOTE,
-        "and not (:verb::text = 'request_cancel' and told.cancelling)\n",
+        "and not (:verb::text = 'request_cancel' and decided.cancelling)\n",
         "\n",
         ("contracts/test_cancel.py::test_a_soft_cancel_asks_the_holder_and_changes_no_state",),
     ),
@@ -183,7 +195,7 @@ MUTANTS = (
     Mutant(
         "key-makes-a-second-job",
         "A known idempotency key counts as new",
-        "postgres/queries/keys.sql",
+        "postgres/queries/insert_enqueue_keys.sql",
         "used.job_id, false\n",
         "nextval('tenure.job_id_seq'), true\n",
         ("postgres/test_idempotent_enqueue.py::test_same_request_twice_is_one_job",),
@@ -192,16 +204,16 @@ MUTANTS = (
         "second-failure-replaces-the-first",
         "A failure told while effects are undone replaces the one that waits",
         "postgres/queries/compensate.sql",
-        "and told.holds and told.pending is null",
-        "and told.holds",
+        "and decided.holds and decided.pending is null",
+        "and decided.holds",
         ("contracts/test_compensation.py::test_a_second_failure_names_the_same_effects_and_the_first_one_stands",),
     ),
     Mutant(
         "stranger-compensates",
         "A failure is kept on the row for a caller that lost the job since the gate looked",
         "postgres/queries/compensate.sql",
-        "where job.id = any (array[told.id]) and told.holds and",
-        "where job.id = any (array[told.id]) and",
+        "where job.id = any (array[decided.id]) and decided.holds and",
+        "where job.id = any (array[decided.id]) and",
         (
             "contracts/test_compensation_faults.py::test_whatever_happens_before_the_failure_is_kept_it_is_kept_by_the_holder_alone",
         ),
@@ -209,7 +221,7 @@ MUTANTS = (
     Mutant(
         "effect-had-twice",
         "A node's effect is recorded again in every attempt",
-        "postgres/queries/effect.sql",
+        "postgres/queries/record_effect.sql",
         "on conflict (job_id, node) do nothing",
         "on conflict (job_id, node) do update set claims = excluded.claims, result = excluded.result",
         ("contracts/test_letters.py::test_a_node_has_its_effect_once_over_all_attempts",),
@@ -217,7 +229,7 @@ MUTANTS = (
     Mutant(
         "effect-while-undoing",
         "A new effect is recorded while the others are undone",
-        "postgres/queries/effect.sql",
+        "postgres/queries/record_effect.sql",
         "               when compensating then 'compensating'\n",
         "",
         (
@@ -227,7 +239,7 @@ MUTANTS = (
     Mutant(
         "effect-at-the-commit-point",
         "The holder that failed a job for good records one more effect before the dead letter is written",
-        "postgres/queries/effect.sql",
+        "postgres/queries/record_effect.sql",
         "               when role not in ('leased', 'active') then 'state'\n",
         "",
         (
@@ -237,7 +249,7 @@ MUTANTS = (
     Mutant(
         "undone-newest-last",
         "Effects are undone in the order in which they were had",
-        "postgres/queries/to_undo.sql",
+        "postgres/queries/list_effects_to_undo.sql",
         "order by at desc, node",
         "order by at, node",
         ("contracts/test_compensation.py::test_effects_are_undone_newest_first_over_all_attempts",),
@@ -245,7 +257,7 @@ MUTANTS = (
     Mutant(
         "letter-requeued-twice",
         "A dead letter that was decided about is run again",
-        "postgres/queries/requeue.sql",
+        "postgres/queries/requeue_dead_letter.sql",
         "    where status = 'open'\n",
         "",
         (
@@ -256,7 +268,7 @@ MUTANTS = (
     Mutant(
         "discard-by-one-person",
         "Whoever asked for a discard approves it",
-        "postgres/queries/discard.sql",
+        "postgres/queries/discard_dead_letter.sql",
         "               when not :asks::boolean and discard_asked_key = :person_key::text then 'same'\n",
         "",
         ("contracts/test_letters.py::test_a_discard_needs_two_people_and_spelling_makes_no_second_one",),
@@ -264,7 +276,7 @@ MUTANTS = (
     Mutant(
         "approval-without-a-time",
         "Nobody knows when a discard was approved",
-        "postgres/queries/discard.sql",
+        "postgres/queries/discard_dead_letter.sql",
         "discard_approved_at = case when :asks::boolean then null else clock_timestamp() end",
         "discard_approved_at = null",
         (
@@ -275,7 +287,7 @@ MUTANTS = (
     Mutant(
         "approval-at-the-asking",
         "A discard that was only asked for has the time of an approval",
-        "postgres/queries/discard.sql",
+        "postgres/queries/discard_dead_letter.sql",
         "discard_approved_at = case when :asks::boolean then null else clock_timestamp() end",
         "discard_approved_at = coalesce(dead_letter.discard_approved_at, clock_timestamp())",
         ("contracts/test_letters.py::test_the_row_of_a_discard_tells_who_asked_and_agreed_why_and_when",),
@@ -283,7 +295,7 @@ MUTANTS = (
     Mutant(
         "item-written-twice",
         "A record that a killed settler wrote stops the next one",
-        "postgres/queries/record.sql",
+        "postgres/queries/record_dead_letters.sql",
         "\non conflict (job_id) do nothing",
         "",
         ("contracts/test_gate_b2_dlq.py::test_an_item_that_was_written_before_is_not_written_again",),
@@ -291,7 +303,7 @@ MUTANTS = (
     Mutant(
         "settlers-queue-up",
         "A settler waits for jobs that another one has",
-        "postgres/queries/settling.sql",
+        "postgres/queries/find_settling.sql",
         "for update skip locked",
         "for update",
         ("races/test_waits.py::test_verbs_that_find_their_jobs_skip_a_locked_row_without_waiting",),
@@ -299,15 +311,15 @@ MUTANTS = (
     Mutant(
         "repeat-told-otherwise",
         "A repeated call is told that the job stood where it went",
-        "postgres/queries/answered.sql",
-        "event.trigger, event.from_state,",
-        "event.trigger, event.to_state,",
+        "postgres/queries/find_answered_requests.sql",
+        "trigger, from_state,",
+        "trigger, to_state,",
         ("contracts/test_repeats.py::test_the_same_request_again_gets_the_first_answer_and_nothing_is_done",),
     ),
     Mutant(
         "reconciler-too-early",
         "The reconciler looks at tasks whose retry time has not come",
-        "postgres/queries/waiting.sql",
+        "postgres/queries/find_promotable.sql",
         " and due_at <= clock_timestamp()",
         "",
         ("contracts/test_dispatcher_retries.py::test_the_reconciler_takes_failed_tasks_that_are_due_and_no_other",),
@@ -315,7 +327,7 @@ MUTANTS = (
     Mutant(
         "reconciler-a-moment-late",
         "`<` for `<=`: the reconciler overlooks a task at the very moment of its retry time",
-        "postgres/queries/waiting.sql",
+        "postgres/queries/find_promotable.sql",
         " and due_at <= clock_timestamp()",
         " and due_at < clock_timestamp()",
         ("contracts/test_mutants_found.py::test_the_reconciler_queues_a_task_at_the_very_moment_of_its_retry_time",),
@@ -323,7 +335,7 @@ MUTANTS = (
     Mutant(
         "wake-up-without-publishing",
         "Wake-ups are written although nobody publishes them",
-        "postgres/queries/wake.sql",
+        "postgres/queries/insert_wakeups.sql",
         " and (select publishing from tenure.installation)",
         "",
         ("contracts/test_dispatcher_outbox.py::test_with_publishing_off_no_wake_up_is_written",),
@@ -331,7 +343,7 @@ MUTANTS = (
     Mutant(
         "live-claim-key-forgotten",
         "The key of a claim that still holds jobs is forgotten",
-        "postgres/queries/forget_claims.sql",
+        "postgres/queries/delete_old_claim_keys.sql",
         "role in ('leased', 'active', 'settling') and lease_token is not null",
         "role in ('leased', 'settling') and lease_token is not null",
         ("postgres/test_history.py::test_claim_keys_go_when_they_are_old_and_hold_nothing",),
@@ -339,9 +351,28 @@ MUTANTS = (
     Mutant(
         "rerun-beside-the-letter",
         "A job with a dead letter is run again beside it",
-        "postgres/queries/rerun.sql",
+        "postgres/queries/rerun_job.sql",
         " and not exists (select from tenure.dead_letter where job_id = :id::bigint)",
         "",
         ("contracts/test_mutants_found.py::test_a_job_that_gets_its_letter_while_we_look_is_not_run_again_beside_it",),
+    ),
+    Mutant(
+        "repeat-told-of-a-lost-lease",
+        "A repeated claim by id whose first call commits meanwhile is told that the lease is lost",
+        "postgres/claim.py",
+        "    if used:  # the earlier call may have won after the read above: then its jobs are held now\n",
+        "    if used and skip_locked is None:\n",
+        ("postgres/test_claim_keys.py::test_repeat_gets_the_job_that_the_first_call_wins_between_two_of_its_looks",),
+    ),
+    Mutant(
+        "repeat-between-rows-and-key",
+        "A repeated claim does not wait for its twin that has locked its rows and not yet inserted the key",
+        "postgres/queries/templates/claim.template",
+        "    --alone: from pg_advisory_xact_lock(hashtextextended((:claim_key::uuid)::text, 0))\n",
+        "",
+        (
+            "races/test_repeats_at_once.py::"
+            "test_repeat_of_a_claim_that_has_its_rows_but_not_yet_its_key_gets_the_same_jobs",
+        ),
     ),
 )

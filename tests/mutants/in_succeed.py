@@ -5,38 +5,38 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _SUCCEED = "postgres/queries/succeed.sql"
-_INTAKE = "intake.py"
+_INTAKE = "jobs/validation.py"
 _STATES = "postgres/test_short_way.py::test_of_every_state_the_short_way_says_and_does_what_the_gate_does"
 _DURING = (
     "postgres/test_short_way_waits.py::test_what_ran_out_during_the_wait_for_a_row_is_not_revived_by_the_short_way"
 )
 _DIFFERS = "postgres/test_enqueue_alike.py::test_a_job_that_differs_in_anything_else_is_made_as_it_was_asked_for"
 _BEATS = """
-          or coalesce(held.last_heartbeat_at + :missed::integer * coalesce(held.heartbeat_ms, :heartbeat_ms::integer)
-                      * interval '1 millisecond' < t, false)"""
+          or tenure.heartbeats_missed(
+              held.last_heartbeat_at, coalesce(held.heartbeat_ms, :heartbeat_ms::integer), :missed::integer, t)"""
 
 MUTANTS = (
     Mutant(
         "success-by-any-token",
         "The short way does not look at the holder's token",
         _SUCCEED,
-        " and job.lease_token = asked.token",
-        "",
+        "tenure.is_holder(job.claims, job.lease_token, call.claims, call.token)",
+        "job.claims = call.claims",
         (f"{_STATES}[standard]",),
     ),
     Mutant(
         "success-of-an-earlier-claim",
         "The short way does not look at the claim's number",
         _SUCCEED,
-        " and job.claims = asked.claims",
-        "",
+        "tenure.is_holder(job.claims, job.lease_token, call.claims, call.token)",
+        "job.lease_token = call.token",
         (f"{_STATES}[standard]",),
     ),
     Mutant(
         "success-after-forfeit",
         "The short way ends a job well whose lease ran out and is forfeited",
         _SUCCEED,
-        "coalesce(held.lease_expires_at < t, false)\n          or ",
+        "tenure.lease_expired(held.lease_expires_at, t)\n          or ",
         "",
         (f"{_STATES}[strict]",),
     ),
@@ -124,8 +124,8 @@ MUTANTS = (
         "success-not-logged",
         "The short way writes no log row",
         _SUCCEED,
-        "    from gone\n)\nselect n",
-        "    from gone\n    where false\n)\nselect n",
+        "    from deleted\n)\nselect n",
+        "    from deleted\n    where false\n)\nselect n",
         (f"{_STATES}[standard]",),
     ),
     Mutant(
@@ -147,17 +147,23 @@ MUTANTS = (
     Mutant(
         "results-mixed-up",
         "The short way gives the results of a batch to its jobs in the order in which they were named",
-        "postgres/gate.py",
-        "_at(results, turn)",
-        "_at(results, range(len(turn)))",
+        "postgres/move.py",
+        "_at(batch.results, places)",
+        "_at(batch.results, range(len(places)))",
         ("postgres/test_short_way.py::test_each_job_of_a_batch_gets_its_own_result",),
     ),
     Mutant(
         "mark-passed-by",
         "`>` for `>=`: what is due at the very moment of the mark is not looked at",
-        "postgres/queries/claim.sql",
-        "coalesce(due_at, '-infinity') >= lane.since",
-        "coalesce(due_at, '-infinity') > lane.since",
+        "postgres/queries/templates/claim.template",
+        "coalesce(due_at, '-infinity') >= lane.since"
+        "\n          and (lease_expires_at is null or tenure.lease_expired(lease_expires_at, clock.t))"
+        "\n          --any_tenant: and (wanted.tenant is null or tenant_id = wanted.tenant)"
+        "\n          --of_tenant: and tenant_id = wanted.tenant and tenant_id <> 'default' --",
+        "coalesce(due_at, '-infinity') > lane.since"
+        "\n          and (lease_expires_at is null or tenure.lease_expired(lease_expires_at, clock.t))"
+        "\n          --any_tenant: and (wanted.tenant is null or tenant_id = wanted.tenant)"
+        "\n          --of_tenant: and tenant_id = wanted.tenant and tenant_id <> 'default' --",
         ("postgres/test_marked_claims.py::test_jobs_that_are_due_at_the_moment_of_the_mark_come_next",),
     ),
     Mutant(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.postgres.render import render
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
 
@@ -38,10 +40,17 @@ class Mutant:
         """The line that it changes first; refuses when its text does not stand there exactly once."""
         return self._split(sources)[0].count("\n") + 1
 
-    def plant(self, sources: Path) -> None:
-        """Put the bug into a copy of the sources."""
+    def planted(self, sources: Path = SOURCES) -> str:
+        """The text of its file with the bug in it."""
         before, after = self._split(sources)
-        (sources / "tenure" / self.file).write_text(before + self.put + after, encoding="utf-8")
+        return before + self.put + after
+
+    def plant(self, sources: Path) -> None:
+        """Put the bug into a copy of the sources; one in a template goes into every variant."""
+        planted = self.planted(sources)
+        (sources / "tenure" / self.file).write_text(planted, encoding="utf-8")
+        if "/templates/" in self.file:
+            render(sources / "tenure" / "postgres" / "queries")
 
     def _split(self, sources: Path) -> tuple[str, str]:
         text = (sources / "tenure" / self.file).read_text(encoding="utf-8")

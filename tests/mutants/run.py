@@ -161,9 +161,11 @@ def is_judgement(failed: dict[str, Any]) -> bool:
     raised = errors[0]
     if any(error["sqlstate"] in _SENSELESS for error in errors) or raised["text"].startswith("Timeout"):
         return False
-    # `(one,) = answers` in a test says how many there must be.
-    counted = "values to unpack" in raised["text"] and Path(failed["where"]).is_relative_to(ROOT / "tests")
-    return counted or any(kind in raised["kinds"] for kind in _JUDGED)
+    in_a_test = Path(failed["where"]).is_relative_to(ROOT / "tests")
+    # `(one,) = answers` in a test says how many there must be, and `process.wait(60)` that the process must end.
+    counted = "values to unpack" in raised["text"] and in_a_test
+    never_ended = "subprocess.TimeoutExpired" in raised["kinds"]
+    return counted or never_ended or any(kind in raised["kinds"] for kind in _JUDGED)
 
 
 def _refused(code: int, output: str) -> tuple[bool, str]:

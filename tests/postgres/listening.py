@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import psycopg
 
-from tenure.postgres.listen import Listener
+from tenure.postgres.listener import Listener
 from tenure.postgres.store import Store
 
 

@@ -12,22 +12,27 @@ from uuid import uuid4
 
 import pytest
 
-from tenure.contract import Heartbeat, Lease
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Heartbeat, Lease
 from tenure.errors import Refused
-from tenure.job import Failure, Held, NewJob
-from tenure.outcome import Enqueued, Outcome
-from tenure.postgres.machine import Machine
+from tenure.jobs.job import Failure, Held, NewJob
+from tenure.jobs.outcome import Enqueued, Outcome
+from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 #: The contracts whose success is one plain hop.
-SHORT = [name for name, contract in BUILT_IN.items() if Machine(contract).success is not None]
+SHORT = [name for name, contract in BUILT_IN.items() if BoundContract(contract).success is not None]
 
 #: As `standard`, but a holder that is late has forfeited its lease; and what it did is undone before it may fail.
 STRICT = replace(
     BUILT_IN["standard"],
-    lease=Lease(30_000, after_expiry="forfeited", heartbeat=Heartbeat(15_000, 10_000, 30_000, missed=2)),
+    lease=Lease(
+        default_ms=30_000,
+        after_expiry="forfeited",
+        heartbeat=Heartbeat(default_ms=15_000, minimum_ms=10_000, maximum_ms=30_000, missed=2),
+    ),
 )
 
 
@@ -90,7 +95,7 @@ async def prepared(store: Store, db: Harness, contract: str, names: Sequence[str
     assert all(isinstance(one, Enqueued) for one in made)
     jobs = await store.claim(contract, [queue], worker="w", limit=len(names))
     assert len(jobs) == len(names)
-    await store.start_many([job.held for job in jobs])
+    await store.report("start", calls([job.held for job in jobs]))
     for job, name in zip(jobs, names, strict=True):
         case = CASES[name]
         if case.since == "succeeded":
@@ -108,7 +113,7 @@ async def prepared(store: Store, db: Harness, contract: str, names: Sequence[str
 def through_the_gate_alone(store: Store) -> Iterator[None]:
     """No short way while the block lasts."""
     with pytest.MonkeyPatch.context() as patched:
-        for machine in store._engine.registry._machines.values():
+        for machine in store._engine.registry._bound.values():
             patched.setattr(machine, "success", None)
         yield
 

@@ -21,10 +21,11 @@ from tenure.errors import (
     TenureError,
     UnknownContract,
 )  # fmt: skip
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Enqueued
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.outcome import Enqueued
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 Call = Callable[[Store], Awaitable[object]]
 Case = tuple[Call, type[TenureError], str]
@@ -72,15 +73,15 @@ async def test_bad_job_writes_nothing(store: Store, db: Harness) -> None:
     cases = {
         "an unknown contract": enqueue(UnknownContract, "no contract 'nope' is registered; ", contract="nope"),
         "an unknown version": enqueue(UnknownContract, "no contract 'standard version 9' is registered", version="9"),
-        "an empty type": enqueue(BadInput, "type must be a text that is not empty", type=""),
-        "a type of blanks": enqueue(BadInput, "type must be a text that is not empty", type="  "),
+        "an empty type": enqueue(BadInput, "type must be a non-empty string", type=""),
+        "a type of blanks": enqueue(BadInput, "type must be a non-empty string", type="  "),
         "a long type": enqueue(BadInput, "type has 201 characters; at most 200", type="t" * 201),
         "a long queue": enqueue(BadInput, "queue has 101 characters; at most 100", queue="q" * 101),
         "a long tenant": enqueue(BadInput, "tenant_id has 101 characters; at most 100", tenant_id="t" * 101),
         "a long key": enqueue(BadInput, "key has 256 characters; at most 255", key="k" * 256),
-        "an empty key": enqueue(BadInput, "key must be a text that is not empty", key=""),
-        "an empty queue": enqueue(BadInput, "queue must be a text that is not empty", queue=""),
-        "an empty tenant": enqueue(BadInput, "tenant_id must be a text that is not empty", tenant_id=""),
+        "an empty key": enqueue(BadInput, "key must be a non-empty string", key=""),
+        "an empty queue": enqueue(BadInput, "queue must be a non-empty string", queue=""),
+        "an empty tenant": enqueue(BadInput, "tenant_id must be a non-empty string", tenant_id=""),
         "NUL in a type": enqueue(BadInput, "type contains a NUL character", type="a\x00"),
         "NUL in a queue": enqueue(BadInput, "queue contains a NUL character", queue="a\x00"),
         "NUL in a tenant": enqueue(BadInput, "tenant_id contains a NUL character", tenant_id="a\x00"),
@@ -134,20 +135,20 @@ async def test_bad_claim_takes_nothing(store: Store, db: Harness) -> None:
         "limit -1": claim(BadInput, "limit is -1; it must be within 1..10000", limit=-1),
         "limit 10001": claim(BadInput, "limit is 10001; it must be within 1..10000", limit=10_001),
         "limit True": claim(BadInput, "limit must be a whole number, not True", limit=True),
-        "no queues": claim(BadInput, "name at least one queue", queues=[]),
-        "an empty queue": claim(BadInput, "queue must be a text that is not empty", queues=["default", ""]),
+        "no queues": claim(BadInput, "at least one queue name", queues=[]),
+        "an empty queue": claim(BadInput, "queue must be a non-empty string", queues=["default", ""]),
         "a long queue": claim(BadInput, "queue has 101 characters", queues=["q" * 101]),
         "NUL in a queue": claim(BadInput, "queue contains a NUL", queues=["a\x00"]),
-        "an empty worker": claim(BadInput, "worker must be a text that is not empty", worker=""),
+        "an empty worker": claim(BadInput, "worker must be a non-empty string", worker=""),
         "a long worker": claim(BadInput, "worker has 201 characters; at most 200", worker="w" * 201),
         "NUL in a worker": claim(BadInput, "worker contains a NUL", worker="a\x00"),
         "a short lease": claim(BadInput, "it must be within 2000..86400000", lease_ms=1_999),
         "a long lease": claim(BadInput, "it must be within 30000..120000", contract="reliability", lease_ms=120_001),
-        "a key that is no UUID": claim(BadInput, "'abc' is not a UUID", claim_key="abc"),
+        "a key that is no UUID": claim(BadInput, "must be UUIDs, not 'abc'", claim_key="abc"),
         "by id, a key that is no UUID": (
-            lambda store: store.claim_by_id([1], worker="w", claim_key="abc"), BadInput, "'abc' is not a UUID",
+            lambda store: store.claim_by_id([1], worker="w", claim_key="abc"), BadInput, "must be UUIDs, not 'abc'",
         ),
-        "by id, no worker": (lambda store: store.claim_by_id([1], worker=""), BadInput, "worker must be a text"),
+        "by id, no worker": (lambda store: store.claim_by_id([1], worker=""), BadInput, "worker must be a non-empty"),
     })  # fmt: skip
 
 
@@ -207,14 +208,13 @@ async def test_what_only_an_untyped_caller_can_send_is_refused_too(store: Store,
     one, _ = await two_held(store)
     await store.enqueue(NewJob("t", queue="d"))
     await each_is_refused(store, db, {
-        "a token that is no UUID": finish(replace(one.held, token="abc"), BadInput, "is not a UUID")["succeed"],  # type: ignore[arg-type]
+        "a token that is no UUID": finish(replace(one.held, token="abc"), BadInput, "must be UUIDs")["succeed"],  # type: ignore[arg-type]
         "an id beyond 64 bits": finish(replace(one.held, id=2**70), TenureError, "")["succeed"],
         "claims beyond 32 bits": finish(replace(one.held, claims=2**40), TenureError, "")["succeed"],
         "by id, an id beyond 64 bits": (lambda store: raised(store.claim_by_id([2**70], worker="w")), TenureError, ""),
         "a text instead of queues": claim(BadInput, "queue", queues="default"),
         "NUL in the maker's name": (lambda store: store.enqueue(NewJob("t"), created_by="a\x00"), BadInput, "NUL"),
         "a negative limit of upkeep": (lambda store: store.reap("standard", limit=-1), BadInput, "limit"),
-        "results that do not match": (lambda store: store.succeed_many([one.held], [1, 2]), BadInput, ""),
     })  # fmt: skip
 
 
@@ -256,7 +256,7 @@ async def there_and_back(dsn: str, values: list[Any]) -> None:
         assert {job.id for job in won} == set(sent)
         for job in won:
             assert same(sent[job.id], job.payload), f"{sent[job.id]!r} came back as {job.payload!r}"
-        await store.succeed_many([job.held for job in won], [job.payload for job in won])
+        await store.report("succeed", calls([job.held for job in won], results=[job.payload for job in won]))
         for job in await store.jobs([job.id for job in won]):
             assert same(sent[job.id], job.payload)
             assert same(sent[job.id], job.result)

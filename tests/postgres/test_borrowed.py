@@ -13,8 +13,8 @@ from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool, Connectio
 
 from tenure import AsyncTaskQueue
 from tenure.errors import BadInput, Busy, CannotConnect, StaleLease
-from tenure.job import Failure, NewJob
-from tenure.postgres.connect import settings
+from tenure.jobs.job import Failure, NewJob
+from tenure.postgres.connect import session_settings
 from tenure.postgres.engine import Engine, Pool
 from tenure.postgres.store import Store
 from tests.harness import Harness
@@ -87,14 +87,14 @@ async def test_rows_come_as_the_engine_reads_them_whatever_the_pools_factory(
 
 
 async def test_statements_run_under_the_engines_settings_and_the_callers_under_its_own(pool: Pool, db: Harness) -> None:
-    names = ",".join(settings())
+    names = ",".join(session_settings())
     db.sql(_KEEP_SETTINGS.replace("%s", names))
     async with pool.connection() as connection:
         await connection.execute("set statement_timeout = '7s'; set timezone = 'Asia/Tokyo'")
     own = await shown(pool, names)
     await a_life(pool)
     kept = db.sql("select distinct name, value, isolation from public.setting")
-    assert {row["name"]: row["value"] for row in kept} == settings()
+    assert {row["name"]: row["value"] for row in kept} == session_settings()
     assert {row["isolation"] for row in kept} == {"read committed"}
     assert await shown(pool, names) == own
     assert (own["statement_timeout"], own["timezone"], own["enable_hashjoin"]) == ("7000", "Asia/Tokyo", "on")
@@ -111,7 +111,7 @@ async def shown(pool: Pool, names: str) -> dict[str, str]:
 
 
 async def test_a_commit_point_commits_on_a_borrowed_connection_too(pool: Pool, db: Harness) -> None:
-    store = Store(Engine.on(pool))
+    store = Store(Engine.on_pool(pool))
     made = await store.enqueue(NewJob("t", contract="gate_b2"))
     (job,) = await store.claim("gate_b2", worker="w")
     db.sql(
@@ -167,7 +167,7 @@ async def left_open(connection: psycopg.AsyncConnection[Any]) -> None:
     ("option", "way", "reason"),
     [
         ("configure", serializable, "run at serializable"),
-        ("configure", read_only, "only read"),
+        ("configure", read_only, "read-only"),
         ("check", left_open, "inside a transaction"),
     ],
 )

@@ -17,16 +17,16 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tenure.contract import Hop, Path
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Hop, Path
 from tenure.errors import InvalidTransition, JobNotFound, NotDue, Refused, StaleLease
-from tenure.job import Failure, Job, NewJob
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.postgres.claim import Claimer, claim_by_id_plan
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.migrate import migrate
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, Statement, run_sync
 from tenure.postgres.store import Store
-from tenure.postgres.verbs import Taking, claim_by_id
 from tests.harness import Harness
 
 
@@ -148,6 +148,26 @@ def the_rest(engine: psycopg.Connection[Any], plan: Plan[list[Job | Refused]], s
     return answer  # type: ignore[no-any-return]
 
 
+async def test_repeat_gets_the_job_that_the_first_call_wins_between_two_of_its_looks(
+    store: Store, other: Harness, dsn: str
+) -> None:
+    (job_id,) = await made(store, 1)
+    key, registry = uuid4(), Registry()
+    with psycopg.connect(engine_dsn(dsn), autocommit=True) as engine:
+        run_sync(engine, registry.load())
+        claimer = Claimer("w", 1, key)
+        repeat = claim_by_id_plan(registry.versions("standard"), [job_id], [claimer], skip_locked=True)
+        with other.connection.transaction():
+            other.sql("select from tenure.job where id = %s for update", job_id)  # as the first call locks it
+            step = next(repeat)
+            while isinstance(step, Statement) and step.query.name != "find_used_claim_keys":
+                step = repeat.send(answered(engine, step))
+        (job,) = await store.claim_by_id([job_id], worker="w", claim_key=key)
+        answer = the_rest(engine, repeat, step)
+    assert isinstance(answer, Job)
+    assert answer == job
+
+
 async def test_key_stays_spent_when_a_repeat_finishes_the_job_before_the_first_call_hears_of_it(
     store: Store, db: Harness, dsn: str
 ) -> None:
@@ -155,8 +175,8 @@ async def test_key_stays_spent_when_a_repeat_finishes_the_job_before_the_first_c
     key, registry = uuid4(), Registry()
     with psycopg.connect(engine_dsn(dsn), autocommit=True) as engine:
         run_sync(engine, registry.load())
-        taking = Taking(key, "w", 1, 30_000, repeatable=True, installation=registry.installation)
-        slow = claim_by_id(registry.versions("standard"), [first_id], [taking])
+        claimer = Claimer("w", 1, key)
+        slow = claim_by_id_plan(registry.versions("standard"), [first_id], [claimer])
         step = slow.send(answered(engine, next(slow)))  # the move was made; its answer is still on the way
         (job,) = await store.claim_by_id([first_id], worker="w", claim_key=key)
         assert isinstance(job, Job)

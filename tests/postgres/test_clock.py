@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tenure.contract import Contract, paths, states
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract, paths, states
 from tenure.errors import InvalidTransition
-from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness

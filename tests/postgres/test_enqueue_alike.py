@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tenure import intake
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, PayloadTooLarge
-from tenure.job import NewJob
-from tenure.job_type import JobType
-from tenure.outcome import Enqueued
+from tenure.jobs import validation
+from tenure.jobs.job import NewJob
+from tenure.jobs.job_type import JobType
+from tenure.jobs.outcome import Enqueued
 from tenure.postgres import enqueue
 from tenure.postgres.store import Store
 from tests.harness import Harness
@@ -26,7 +26,8 @@ NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 #: A value of each field by which two jobs may differ; the payload is the one by which alike jobs may.
 OTHER: dict[str, Any] = {
     "type": "other", "contract": "phase27", "version": "1", "queue": "other", "tenant_id": "other", "priority": 4,
-    "max_attempts": 3, "run_at": NOON, "delay_ms": 1_000, "key": "key", "trace_id": "trace", "correlation_id": "matter",
+    "max_attempts": 3, "run_at": NOON, "delay_ms": 3_600_000, "key": "key", "trace_id": "trace",
+    "correlation_id": "matter", "notify": False,
 }  # fmt: skip
 
 
@@ -62,12 +63,12 @@ async def test_a_batch_is_the_same_by_either_statement(
     payloads: list[Any] = [{}, {"n": 1}, {"text": 'ä"\\{},\n'}, {"deep": [[], {"a": None}]}, {"n": 1}]
     jobs = [NewJob("t", payload, contract=contract, **given) for payload in payloads]
     quick = await store.enqueue_many(jobs, created_by="me")
-    assert "enqueue_alike" in asked
+    assert "enqueue_uniform" in asked
     asked.clear()
-    monkeypatch.setattr(intake, "are_alike", lambda _: False)
+    monkeypatch.setattr(validation, "differ_only_in_payload", lambda _: False)
     plain = await store.enqueue_many(jobs, created_by="me")
     assert "enqueue" in asked
-    assert "enqueue_alike" not in asked
+    assert "enqueue_uniform" not in asked
     assert columns(db, quick) == columns(db, plain)
     assert [row["payload"] for row in columns(db, quick)] == payloads
 
@@ -75,7 +76,7 @@ async def test_a_batch_is_the_same_by_either_statement(
 async def test_ids_come_in_the_order_asked(store: Store, db: Harness, asked: list[str]) -> None:
     made = await store.enqueue_many([NewJob("t", {"n": n}) for n in range(2_000)])
     ids = [one.job_id for one in made if isinstance(one, Enqueued)]
-    assert asked == ["enqueue_alike"]
+    assert asked == ["enqueue_uniform"]
     assert ids == sorted(ids)
     assert [row["n"] for row in db.sql("select (payload ->> 'n')::int as n from tenure.job order by id")] == [
         *range(2_000)
@@ -89,17 +90,19 @@ async def test_a_job_that_differs_in_anything_else_is_made_as_it_was_asked_for(
 ) -> None:
     jobs = [NewJob("t", {"n": n}) for n in range(5)]
     jobs[place] = replace(jobs[place], **{field: OTHER[field]})
-    assert not intake.are_alike(jobs)
+    assert not validation.differ_only_in_payload(jobs)
     made = await store.enqueue_many(jobs)
     rows = [db.row(one.job_id) for one in made if isinstance(one, Enqueued)]
     assert [row["payload"]["n"] for row in rows] == [0, 1, 2, 3, 4]
+    if field == "notify":
+        return  # no column tells of it
     column = {"run_at": "due_at", "delay_ms": "due_at", "key": "idempotency_key"}.get(field, field)
     found = [row[column] for row in rows]
     usual = found[1 if place == 0 else 0]
     if field == "version":
         assert set(found) == {OTHER[field]}, "the version that is the newest anyway"
     elif field == "delay_ms":
-        assert (found[place] - usual).total_seconds() == pytest.approx(1, abs=0.5)
+        assert (found[place] - usual).total_seconds() == pytest.approx(3_600, abs=600)
     else:
         assert found[place] == OTHER[field]
         assert {value for n, value in enumerate(found) if n != place} == {usual}
@@ -111,7 +114,7 @@ async def test_what_all_have_in_common_is_kept_where_the_short_statement_has_no_
     store: Store, db: Harness, given: dict[str, Any]
 ) -> None:
     jobs = [NewJob("t", {"n": n}, **given) for n in range(3)]
-    assert not intake.are_alike(jobs)
+    assert not validation.differ_only_in_payload(jobs)
     made = await store.enqueue_many(jobs)
     for one in made:
         assert isinstance(one, Enqueued)
@@ -125,11 +128,11 @@ class Own(NewJob):
 
 
 def test_only_plain_jobs_are_alike() -> None:
-    assert intake.are_alike([NewJob("t", {"n": n}) for n in range(3)])
-    assert not intake.are_alike([])
-    assert not intake.are_alike([NewJob("t"), Own("t")])
-    assert not intake.are_alike([Own("t"), NewJob("t")])
-    assert not intake.are_alike([NewJob("t"), {"type": "t"}])  # type: ignore[list-item]
+    assert validation.differ_only_in_payload([NewJob("t", {"n": n}) for n in range(3)])
+    assert not validation.differ_only_in_payload([])
+    assert not validation.differ_only_in_payload([NewJob("t"), Own("t")])
+    assert not validation.differ_only_in_payload([Own("t"), NewJob("t")])
+    assert not validation.differ_only_in_payload([NewJob("t"), {"type": "t"}])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ async def test_a_bad_payload_is_named_by_its_place_and_nothing_is_made(
     store: Store, db: Harness, bad: Any, error: type[BadInput], place: int
 ) -> None:
     jobs = [NewJob("t", bad if n == place else {"n": n}) for n in range(5)]
-    assert intake.are_alike(jobs)
+    assert validation.differ_only_in_payload(jobs)
     with pytest.raises(error, match=f"job {place + 1} of 5"):
         await store.enqueue_many(jobs)
     assert db.value("select count(*) from tenure.job") == 0
@@ -168,7 +171,7 @@ async def test_what_was_prepared_is_made_only_when_it_is_asked_for(store: Store,
         before = db.value("select count(*) from tenure.job")
         prepared = await store.prepare(jobs)
         assert db.value("select count(*) from tenure.job") == before
-        made = await store.make(prepared)
+        made = await store.insert_prepared(prepared)
         assert [isinstance(one, Enqueued) and one.made for one in made] == [True] * len(jobs)
         rows = [db.row(one.job_id) for one in made if isinstance(one, Enqueued)]
         assert [(row["payload"]["n"], row["contract"]) for row in rows] == [

@@ -12,7 +12,7 @@ from typing import LiteralString
 import pytest
 
 from bench import guard
-from bench.course import Course, Seen, server
+from bench.guard_steps import Course, Seen, server
 
 pytestmark = pytest.mark.core
 

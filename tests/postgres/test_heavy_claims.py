@@ -7,13 +7,13 @@ import string
 
 import pytest
 
-from tenure import marks
 from tenure.app import App
-from tenure.http.lines import Line, Which
-from tenure.job import NewJob
-from tenure.marks import HEAVIEST
-from tenure.postgres import verbs
-from tenure.postgres.claiming import Claimer
+from tenure.http.long_poll import ClaimFilter, ClaimGroup
+from tenure.jobs import claim_cursor
+from tenure.jobs.claim_cursor import MAX_CLAIM_BYTES
+from tenure.jobs.job import NewJob
+from tenure.postgres import claim
+from tenure.postgres.claim import Claimer
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker.working import until, working
@@ -29,15 +29,15 @@ def heavy(size: int) -> str:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ten thousand bytes be heavy."""
-    monkeypatch.setattr(verbs, "HEAVIEST", 10_000)
-    monkeypatch.setattr(marks, "_HEAVY", 1_000)
+    monkeypatch.setattr(claim, "MAX_CLAIM_BYTES", 10_000)
+    monkeypatch.setattr(claim_cursor, "_MAY_BE_HEAVY", 1_000)
 
 
 async def test_a_claim_of_large_payloads_ends_at_sixteen_mebibytes(store: Store, db: Harness) -> None:
     text = heavy(_MIB - 100)
     ids = [one.job_id for one in await store.enqueue_many([NewJob("t", {"text": text}) for _ in range(20)])]
     first = [job.id for job in await store.claim(worker="w", limit=1_000)]
-    assert len(first) in (HEAVIEST // _MIB, HEAVIEST // _MIB + 1)
+    assert len(first) in (MAX_CLAIM_BYTES // _MIB, MAX_CLAIM_BYTES // _MIB + 1)
     rest = [job.id for job in await store.claim(worker="w", limit=1_000)]
     assert [*first, *rest] == ids
     db.log_is_sound(*(job_id for job_id in ids if job_id))
@@ -69,7 +69,7 @@ async def test_a_checkpoint_counts_too(store: Store, small: None) -> None:
 
 async def test_of_those_who_claim_together_each_gets_its_job_however_large(store: Store, small: None) -> None:
     ids = [one.job_id for one in await store.enqueue_many([NewJob("t", {"text": heavy(20_000)}) for _ in range(5)])]
-    line = Line(store, Which("standard", ("default",)))
+    line = ClaimGroup(store, ClaimFilter("standard", ("default",)))
     dealt = await line._claim([Claimer(f"w{n}", limit) for n, limit in enumerate((3, 1, 1, 1, 1, 1))])
     assert [len(part) for part in dealt if isinstance(part, list)] == [1, 1, 1, 1, 1, 0]
     assert sorted(job.id for part in dealt if isinstance(part, list) for job in part) == ids

@@ -10,12 +10,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from tenure.errors import BadInput, StaleLease
-from tenure.job import Failure, Job, NewJob
-from tenure.postgres import history
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.postgres import retention
 from tenure.postgres.store import Store
 from tenure.proof import audit
 from tests.contracts.reliability import events
 from tests.harness import Harness
+from tests.holder_calls import calls
 from tests.postgres.retiring import WIDTH, full
 
 _DAY = 86_400.0
@@ -28,7 +29,7 @@ async def beating(store: Store, db: Harness, beats: int) -> Job:
     (job,) = await store.claim("reliability", worker="w1")
     await store.start(job.held)
     for _ in range(beats):
-        db.sql("update tenure.job set lease_expires_at = now() + interval '20 seconds' where id = %s", job.id)
+        db.wear(job.id)
         assert (await store.heartbeat(job.held)).renewed
     return job
 
@@ -110,7 +111,7 @@ async def test_a_fact_that_does_not_fade_stays(store: Store, db: Harness) -> Non
 async def test_more_than_a_page_is_forgotten_in_one_call(
     store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "_PAGE", 4)
+    monkeypatch.setattr(retention, "_PAGE", 4)
     jobs = [await beating(store, db, 5) for _ in range(2)]
     for job in jobs:
         aged(db, job.id, 60)
@@ -128,7 +129,7 @@ async def twice(dsn: str, call: Callable[[Store], Awaitable[int]]) -> int:
 async def test_two_processes_share_what_there_is_to_forget(
     store: Store, db: Harness, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "_PAGE", 3)
+    monkeypatch.setattr(retention, "_PAGE", 3)
     first_range_left(db)
     job = await beating(store, db, 20)
     aged(db, job.id, 60)
@@ -265,7 +266,7 @@ async def test_vacuum_waits_for_nobody(store: Store, dsn: str, mode: str) -> Non
 async def test_vacuum_takes_away_what_is_dead(db: Harness, dsn: str) -> None:
     async with Store.open(dsn, connections=1) as store:
         await store.enqueue_many([NewJob("t") for _ in range(50)])
-        await store.succeed_many([job.held for job in await store.claim(worker="w", limit=50)])
+        await store.report("succeed", calls([job.held for job in await store.claim(worker="w", limit=50)]))
         pages = db.value("select pg_relation_size('tenure.job')")
         for _ in range(8):  # a statement that is run often becomes a prepared one
             assert await store.history.vacuum()

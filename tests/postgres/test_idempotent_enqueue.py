@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from tenure.errors import IdempotencyConflict, Refused
-from tenure.job import NewJob
-from tenure.outcome import Enqueued
+from tenure.jobs.job import NewJob
+from tenure.jobs.outcome import Enqueued
 from tenure.postgres import connect
 from tenure.postgres.store import Store
 from tests.harness import Harness, at_once
@@ -74,10 +74,6 @@ async def test_finished_job_still_answers_for_its_key(store: Store, db: Harness)
         {"payload": {"to": "other"}},
         {"payload": {**WELCOME.payload, "parts": {"x": 1, "y": [2, 1]}}},
         {"type": "letter"},
-        {"queue": "slow"},
-        {"priority": 0},
-        {"max_attempts": 2},
-        {"delay_ms": 5},
         {"contract": "phase27"},
     ],
     ids=lambda other: next(iter(other)),
@@ -90,6 +86,29 @@ async def test_other_request_with_the_same_key_is_a_conflict(store: Store, db: H
     ) as no:
         await store.enqueue(replace(WELCOME, **other))
     assert (no.value.job_id, no.value.key, no.value.reason_code) == (first.job_id, "welcome:42", "IDEMPOTENCY_CONFLICT")
+    assert rows(db) == before
+
+
+#: How a job is run is no part of what is asked for: a release may change it between a request and its repeat.
+OPTIONS = pytest.mark.parametrize(
+    "other",
+    [
+        {"queue": "slow"},
+        {"priority": 0},
+        {"max_attempts": 2},
+        {"delay_ms": 5},
+        {"run_at": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"payload": {**WELCOME.payload, "$timeout": 7.5}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+
+
+@OPTIONS
+async def test_repeat_with_other_options_gets_the_first_job(store: Store, db: Harness, other: dict[str, Any]) -> None:
+    first = await store.enqueue(WELCOME)
+    before = rows(db)
+    assert await store.enqueue(replace(WELCOME, **other)) == Enqueued(first.job_id, made=False)
     assert rows(db) == before
 
 

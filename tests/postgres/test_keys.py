@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tenure.errors import BadInput, Refused
-from tenure.key import SCOPES, Found, Key, digest
+from tenure.jobs.api_key import SCOPES, ApiKey, FoundApiKey, hash_key
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.core
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown scope": ({"scopes": ["work", "everything"]}, r"no scope 'everything'.*Next: give one or more of enq"),
-    "no scope": ({"scopes": []}, "without a scope may do nothing.*Next: give one or more of enqueue, work"),
-    "a text for the scopes": ({"scopes": "work"}, "scopes are a list of texts, not 'work'"),
+    "no scope": ({"scopes": []}, "without a scope permits nothing.*Next: give one or more of enqueue, work"),
+    "a text for the scopes": ({"scopes": "work"}, "scopes must be a list of strings, not 'work'"),
     "an approver without a name": ({"scopes": ["approve"]}, "needs a person.*Next: name the person"),
-    "a blank person": ({"scopes": ["approve"], "person": " "}, "person must be a text that is not empty"),
-    "a blank name": ({"name": "\t"}, "key name must be a text that is not empty"),
+    "a blank person": ({"scopes": ["approve"], "person": " "}, "person must be a non-empty string"),
+    "a blank name": ({"name": "\t"}, "key name must be a non-empty string"),
     "an endless name": ({"name": "x" * 201}, "key name has 201 characters"),
-    "an empty tenant": ({"tenant_id": ""}, "tenant_id must be a text that is not empty"),
-    "nobody who made it": ({"created_by": ""}, "created_by must be a text that is not empty"),
+    "an empty tenant": ({"tenant_id": ""}, "tenant_id must be a non-empty string"),
+    "nobody who made it": ({"created_by": ""}, "created_by must be a non-empty string"),
     "a lifetime of nothing": ({"expires_in_s": 0}, "lifetime in milliseconds is 0"),
     "a lifetime without an end": ({"expires_in_s": float("inf")}, "expires_in_s must be a timedelta or a number"),
 }
@@ -42,7 +42,7 @@ CHECKS = {
 }
 
 
-async def made(store: Store, **given: Any) -> tuple[Key, str]:
+async def made(store: Store, **given: Any) -> tuple[ApiKey, str]:
     """A key, by default one of a worker of all tenants."""
     wanted = {"name": "k", "scopes": ["work"], "tenant_id": None, "person": None, "created_by": "ada"}
     return await store.keys.create(**{**wanted, **given})
@@ -68,9 +68,9 @@ async def test_a_key_is_found_by_its_text_which_is_stored_nowhere(store: Store, 
     assert (key.scopes, key.hint) == (("work", "approve"), text[:11])
     assert (key.created_at > before, key.expires_at, key.revoked_at, key.revoked_by) == (True, None, None, None)
     other, _ = await made(store)
-    assert await store.keys.find(digest(text)) == Found(key, live=True)
-    assert await store.keys.find(digest(f"{text} ")) is None
-    assert await store.keys.list() == [Found(key, live=True), Found(other, live=True)]
+    assert await store.keys.find(hash_key(text)) == FoundApiKey(key, live=True)
+    assert await store.keys.find(hash_key(f"{text} ")) is None
+    assert await store.keys.list() == [FoundApiKey(key, live=True), FoundApiKey(other, live=True)]
     stored = everywhere(db)
     assert key.hint in stored
     assert not [n for n in range(40) if text[n : n + 12] in stored], "more of it is stored than its beginning"
@@ -84,11 +84,11 @@ async def test_no_two_keys_are_alike(store: Store, db: Harness) -> None:
 async def test_a_key_expires_by_the_clock_of_the_database(store: Store, db: Harness) -> None:
     key, text = await made(store, expires_in_s=90 * 86_400)
     assert key.expires_at == key.created_at + timedelta(days=90)
-    assert await store.keys.find(digest(text)) == Found(key, live=True)
+    assert await store.keys.find(hash_key(text)) == FoundApiKey(key, live=True)
     db.sql("update tenure.api_key set expires_at = clock_timestamp() + interval '1 minute'")
     assert [found.live for found in await store.keys.list()] == [True]
     db.sql("update tenure.api_key set expires_at = clock_timestamp()")
-    found = await store.keys.find(digest(text))
+    found = await store.keys.find(hash_key(text))
     assert found is not None
     assert (found.live, [listed.live for listed in await store.keys.list()]) == (False, [False])
     assert found.key.expires_at is not None
@@ -101,9 +101,9 @@ async def test_a_key_is_revoked_once(store: Store) -> None:
     revoked, new = await store.keys.revoke(key.id, "bob")
     assert (new, revoked.revoked_by, revoked._replace(revoked_at=None, revoked_by=None)) == (True, "bob", key)
     assert revoked.revoked_at is not None
-    assert await store.keys.find(digest(text)) == Found(revoked, live=False)
+    assert await store.keys.find(hash_key(text)) == FoundApiKey(revoked, live=False)
     assert await store.keys.revoke(key.id, "late") == (revoked, False)
-    assert await store.keys.list() == [Found(revoked, live=False), Found(other, live=True)]
+    assert await store.keys.list() == [FoundApiKey(revoked, live=False), FoundApiKey(other, live=True)]
 
 
 async def test_who_waits_behind_another_who_revokes_is_told_that_he_was_not_the_first(
@@ -170,4 +170,4 @@ async def test_admin_may_do_everything_and_the_others_what_they_name(store: Stor
 
 
 def test_whatever_a_stranger_sends_has_a_digest() -> None:
-    assert len({digest(text) for text in ("", "\x00", "\ud800", "x" * 100_000, "ü")}) == 5
+    assert len({hash_key(text) for text in ("", "\x00", "\ud800", "x" * 100_000, "ü")}) == 5

@@ -14,8 +14,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenure.embedded import Cluster
 from tenure.errors import BadInput
-from tenure.job import NewJob
-from tenure.postgres.listen import _SOONEST, Listener
+from tenure.jobs.job import NewJob
+from tenure.postgres.listener import _SOONEST, Listener
 from tenure.postgres.store import Store
 from tests.conftest import own_database
 from tests.harness import Harness
@@ -27,7 +27,7 @@ ANY = ("", "")
 async def until(what: str, listener: Listener, hears: bool, seconds: float = 90.0) -> None:
     """Wait until a listener hears, or does not."""
     give_up = time.monotonic() + seconds
-    while listener.hears is not hears:
+    while listener.is_listening is not hears:
         assert time.monotonic() < give_up, what
         await asyncio.sleep(0.002)
 
@@ -53,12 +53,12 @@ async def failed_again(listener: Listener) -> None:
 async def test_a_wakeup_is_heard_as_it_comes_and_not_with_the_next_probe(store: Store, dsn: str) -> None:
     async with listening(dsn, probe=3_600.0) as (listener, heard):
         assert heard.names == [ANY], "who knows what was missed before"
-        assert listener.hears
+        assert listener.is_listening
         for n in range(9):
             await store.enqueue(NewJob("t", queue=f"mail {n}"))
             await heard.until(2 + n)
         assert heard.names[1:] == [("standard", f"mail {n}") for n in range(9)]
-    assert not listener.hears
+    assert not listener.is_listening
 
 
 async def test_a_killed_listener_says_so_once_and_hears_again(
@@ -69,7 +69,7 @@ async def test_a_killed_listener_says_so_once_and_hears_again(
             assert killed(db) == 1
             await heard.until(2)
             assert heard.names == [ANY, ANY], "what was missed meanwhile nobody knows"
-            assert listener.hears
+            assert listener.is_listening
             await store.enqueue(NewJob("t"))
             await heard.until(3)
     told = [record.levelname for record in caplog.records if record.name == "tenure.listen"]
@@ -202,7 +202,7 @@ async def test_a_database_that_is_not_there_is_waited_for(server: str, caplog: p
     listener = Listener(make_conninfo(server, dbname="not_made_yet"), heard)
     task = asyncio.create_task(listener.run())
     await failed_again(listener)
-    assert not listener.hears
+    assert not listener.is_listening
     with Harness(server) as db:
         db.sql("create database not_made_yet")
         await heard.until(1)

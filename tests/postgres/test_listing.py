@@ -1,4 +1,4 @@
-"""Lists of jobs: live and finished together, newest first, page by page without gaps, and never without a bound."""
+"""Lists of jobs: live ones, then finished ones, newest first, page by page without gaps, and never without a bound."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import psycopg
 import pytest
 
 from tenure.errors import BadInput, UnknownContract
-from tenure.job import Failure, NewJob
-from tenure.postgres import listing
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.postgres import search
 from tenure.postgres.connect import engine_dsn
-from tenure.postgres.listing import Page
+from tenure.postgres.search import Page
 from tenure.postgres.statement import Query, query
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 HOPELESS = Failure("x" * 2_000, type="PermanentError", code="NO", retryable=False)
 
 
 async def mixed(store: Store, number: int = 20) -> list[int]:
-    """Jobs of which every third succeeded, every fifth died, and the rest is queued; newest first."""
+    """Jobs of which every third succeeded, every fifth died, and the rest is queued; as a list shows them."""
     made = await store.enqueue_many(
         [
             NewJob("even" if n % 2 == 0 else "odd", {"n": n}, queue=f"q{n % 4}", tenant_id=f"t{n % 3}")
@@ -35,7 +36,8 @@ async def mixed(store: Store, number: int = 20) -> list[int]:
             (job,) = await store.claim_by_id([job_id], worker="w")
             assert not isinstance(job, Exception)
             await (store.succeed(job.held) if n % 3 == 0 else store.fail(job.held, HOPELESS))
-    return ids[::-1]
+    finished = [job_id for n, job_id in enumerate(ids) if n % 3 == 0 or n % 5 == 0]
+    return [*sorted(set(ids) - set(finished), reverse=True), *finished[::-1]]
 
 
 def ids(page: Page) -> list[int]:
@@ -46,7 +48,7 @@ def ids(page: Page) -> list[int]:
 async def leafed(store: Store, limit: int, **wanted: Any) -> list[int]:
     """The ids on all pages."""
     seen: list[int] = []
-    after: int | None = None
+    after: str | None = None
     while True:
         page = await store.find(limit=limit, after=after, **wanted)
         assert len(page.jobs) <= limit
@@ -56,7 +58,7 @@ async def leafed(store: Store, limit: int, **wanted: Any) -> list[int]:
         after = page.next
 
 
-async def test_live_and_finished_jobs_stand_in_one_list_newest_first(store: Store) -> None:
+async def test_live_jobs_stand_before_finished_ones_each_newest_first(store: Store) -> None:
     made = await mixed(store)
     page = await store.find(limit=100)
     assert (ids(page), page.next, page.stopped) == (made, None, False)
@@ -70,7 +72,7 @@ async def test_live_and_finished_jobs_stand_in_one_list_newest_first(store: Stor
 async def test_pages_follow_each_other_without_gap_or_repeat(store: Store, limit: int) -> None:
     made = await mixed(store)
     assert await leafed(store, limit) == made
-    assert await leafed(store, limit, type="odd") == made[::2]
+    assert await leafed(store, limit, type="odd") == [job_id for job_id in made if (job_id - min(made)) % 2 == 1]
 
 
 async def test_each_filter_and_all_together(store: Store) -> None:
@@ -101,52 +103,90 @@ async def test_an_age_is_counted_from_when_a_job_was_made_whatever_its_id(
         wanted = [one for one in made if (older or 0) <= ages[one] < (86_400 if younger is None else younger)]
         page = await store.find(older_s=older, younger_s=younger)
         assert (ids(page), page.next) == (wanted, None), (older, younger)
-    odd = [one for one in made[::2] if ages[one] > 330]
+    odd = [one for one in made if (one - min(made)) % 2 == 1 and ages[one] > 330]
     assert ids(await store.find(older_s=330.5, type="odd")) == odd
     oldest = await store.find(older_s=1_110, limit=1)  # far down the list, and yet on the first page
     assert (ids(oldest), oldest.stopped) == ([made[17]], False)
     # Old jobs stand behind many new ones: an age is looked for as far as any filter, and goes on from there.
-    monkeypatch.setattr(listing, "SCAN", 5)
+    monkeypatch.setattr(search, "SCAN", 5)
     assert await leafed(store, 2, older_s=330) == [one for one in made if ages[one] > 330]
 
 
 async def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "SCAN", 10)
+    monkeypatch.setattr(search, "SCAN", 10)
     await store.enqueue(NewJob("needle"))
     made = await mixed(store, 40)
-    needle = made[-1] - 1
+    needle = min(made) - 1
+    (job,) = await store.claim_by_id([needle], worker="w")
+    assert isinstance(job, Job)
+    await store.succeed(job.held)
     pages = [await store.find(type="needle")]
     while (after := pages[-1].next) is not None:
         assert pages[-1].stopped
-        assert pages[-1].jobs == []
         pages.append(await store.find(type="needle", after=after))
         assert len(pages) < 10
     assert len(pages) > 2
-    assert ids(pages[-1]) == [needle]
+    assert [ids(page) for page in pages if page.jobs] == [[needle]]
 
 
 async def test_a_live_state_is_not_looked_for_among_the_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "SCAN", 5)
+    monkeypatch.setattr(search, "SCAN", 5)
     await store.enqueue(NewJob("first", queue="old"))
     made = await store.enqueue_many([NewJob("t")] * 30)
     jobs = await store.claim(worker="w", limit=30)
-    await store.succeed_many([job.held for job in jobs])
+    await store.report("succeed", calls([job.held for job in jobs]))
     page = await store.find(state="queued")
     assert [job.type for job in page.jobs] == ["first"]
     assert (page.next, len(made)) == (None, 30)
     assert (await store.find(state="succeeded", limit=2)).next is not None
 
 
+async def test_old_live_jobs_are_found_before_the_bound_ends_the_walk_among_finished_ones(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "SCAN", 5)
+    waiting = [(await store.enqueue(NewJob("mail", queue="slow"))).job_id for _ in range(3)]
+    await store.enqueue_many([NewJob("mail")] * 30)
+    await store.report("succeed", calls([job.held for job in await store.claim(worker="w", limit=30)]))
+    page = await store.find(type="mail", limit=10)
+    assert ids(page)[:3] == waiting[::-1]
+    assert [job.state for job in page.jobs[3:]] == ["succeeded"] * 5
+    assert page.stopped
+
+
+async def test_page_whose_bound_ends_among_live_jobs_shows_no_finished_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "SCAN", 5)
+    await store.enqueue(NewJob("mail"))
+    await store.report("succeed", calls([job.held for job in await store.claim(worker="w")]))
+    waiting = (await store.enqueue(NewJob("mail"))).job_id
+    await store.enqueue_many([NewJob("other")] * 8)
+    found: list[tuple[int, str]] = []
+    page = await store.find(type="mail")
+    while True:
+        found += [(job.id, job.state) for job in page.jobs]
+        if page.next is None:
+            break
+        page = await store.find(type="mail", after=page.next)
+    assert [job_id == waiting for job_id, _ in found] == [True, False]
+
+
 async def test_what_cannot_be_asked_is_refused(store: Store) -> None:
-    with pytest.raises(BadInput, match=r"no job can be 'runing'; the registered contracts have the states .*running"):
+    with pytest.raises(
+        BadInput, match=r"no job can be in state 'runing'; the registered contracts have the states .*running"
+    ):
         await store.find(state="runing")
-    with pytest.raises(BadInput, match=r"no job can be 'retrying'; contract standard has the states cancelled, dead"):
+    with pytest.raises(
+        BadInput, match=r"no job can be in state 'retrying'; contract standard has the states cancelled, dead"
+    ):
         await store.find(state="retrying", contract="standard")
     with pytest.raises(UnknownContract):
         await store.find(contract="standart")
-    for wrong in ({"limit": 0}, {"limit": 1001}, {"after": 0}, {"queue": ""}, {"type": "x" * 201}, {"older_s": -1},
+    for wrong in ({"limit": 0}, {"limit": 1001}, {"after": "0"}, {"after": "live-0"}, {"after": "done-1"},
+                  {"queue": ""}, {"type": "x" * 201}, {"older_s": -1},
                   {"older_s": float("nan")}, {"younger_s": 1e300}, {"younger_s": "1h"}):  # fmt: skip
         with pytest.raises(BadInput):
             await store.find(**wrong)
@@ -166,20 +206,21 @@ async def test_a_page_reads_no_more_rows_of_a_full_table_than_its_bound(
     )
     if analyzed:
         db.sql("analyze tenure.job; analyze tenure.job_done")
-    assert ids(await store.find(limit=6, after=15_001)) == list(itertools.islice(range(15_000, 0, -1), 6))
-    for parts in ((), ("aged",)):
-        plan = explained(db, query("find", parts=parts))
+    assert ids(await store.find(limit=6, after="live-15001")) == list(range(14_999, 14_987, -2))
+    assert ids(await store.find(limit=6, after="finished-15001")) == list(range(15_000, 14_988, -2))
+    for name, aged in itertools.product(("find_live", "find_finished"), (False, True)):
+        plan = explained(db, query(name), aged=aged)
         assert "Seq Scan" not in plan, plan
         read = re.findall(r"Index.* Scan.* on job\w*.*actual rows=([\d.]+)", plan)
         passed = re.findall(r"Rows Removed by Filter: (\d+)", plan)
         assert read
         assert max(map(float, [*read, *passed])) <= 60, plan
-        assert (passed != [], "interval" in plan) == (parts != (), parts != ()), "who asks for no age pays for none"
+        assert (passed != [], "interval" in plan) == (aged, aged), "who asks for no age pays for none"
 
 
-def explained(db: Harness, asked: Query) -> str:
+def explained(db: Harness, asked: Query, *, aged: bool) -> str:
     """How the engine finds a page in the middle of a full table, of which no job is an hour old."""
-    values = {"live": "true", "done": "true", "after": "15001", "scan": "51", "limit": "51", "older_ms": "3600000"}
+    values = {"low": "0", "after": "15001", "scan": "51", "limit": "51"} | ({"older_ms": "3600000"} if aged else {})
     with psycopg.connect(engine_dsn(db.dsn)) as engine:
         engine.execute(b"prepare asked as " + asked.text.encode())
         given = ", ".join(f"'{values[name]}'" if name in values else "null" for name in asked.names)

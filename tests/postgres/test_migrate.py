@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenure.contract import Contract, paths
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract, paths
 from tenure.embedded import find_binaries
 from tenure.errors import MigrationChanged, SchemaError, SchemaMissing, SchemaTooNew
-from tenure.job import Failure, NewJob
-from tenure.postgres.migrate import Report, migrate, migrations, printed
+from tenure.jobs.job import Failure, NewJob
+from tenure.postgres.migrate import MigrationReport, migrate, migrations, render_sql
 from tenure.postgres.store import Store
 from tests.harness import Harness, at_once
 
@@ -67,14 +67,14 @@ def test_fresh_database_gets_everything(empty_dsn: str) -> None:
 
 def test_second_run_does_nothing(dsn: str) -> None:
     before = everything(dsn)
-    assert migrate(dsn) == Report()
+    assert migrate(dsn) == MigrationReport()
     assert everything(dsn) == before
 
 
 def test_four_at_once_on_a_fresh_database_apply_everything_once(empty_dsn: str) -> None:
     reports = at_once(4, lambda _: migrate(empty_dsn))
     (worked,) = (report for report in reports if report.applied)
-    assert [report for report in reports if report is not worked] == [Report()] * 3
+    assert [report for report in reports if report is not worked] == [MigrationReport()] * 3
     with Harness(empty_dsn) as db:
         assert db.value("select count(*) from tenure.migration") == len(migrations())
         assert db.value("select count(*) from tenure.contract") == len(BUILT_IN)
@@ -90,15 +90,27 @@ def run_by_psql(dsn: str, sql: str) -> None:
 
 
 async def test_printed_sql_makes_a_database_that_works(empty_dsn: str) -> None:
-    run_by_psql(empty_dsn, printed())
+    run_by_psql(empty_dsn, render_sql())
     for contract in BUILT_IN.values():
         assert (await live(empty_dsn, contract.name))[-1] in contract.successes()
 
 
 def test_migrate_finds_nothing_to_do_after_the_printed_sql(empty_dsn: str, dsn: str) -> None:
-    run_by_psql(empty_dsn, printed())
+    run_by_psql(empty_dsn, render_sql())
     assert everything(empty_dsn) == everything(dsn)
-    assert migrate(empty_dsn) == Report()
+    assert migrate(empty_dsn) == MigrationReport()
+
+
+def test_printed_grants_give_everything_to_the_owner(empty_dsn: str) -> None:
+    run_by_psql(empty_dsn, render_sql(grants=True))
+    with Harness(empty_dsn) as db:
+        others = (
+            "select oid::regclass::text from pg_class where relnamespace::regnamespace::text ~ '^tenure' "
+            "and relowner <> 'tenure_owner'::regrole"
+        )
+        assert db.sql(others) == []
+        assert db.value("select proowner::regrole::text from pg_proc where proname = 'extend_ranges'") == "tenure_owner"
+    assert migrate(empty_dsn, grants=True).applied == []
 
 
 def test_database_of_a_newer_release_is_refused(dsn: str, db: Harness) -> None:
@@ -112,7 +124,7 @@ def test_database_of_a_newer_release_is_refused(dsn: str, db: Harness) -> None:
 def test_changed_migration_is_refused(dsn: str, db: Harness) -> None:
     db.sql("update tenure.migration set checksum = 'x' where number = 1")
     before = everything(dsn)
-    with pytest.raises(MigrationChanged, match=r"0001_kernel.*Next: install the release that made this database"):
+    with pytest.raises(MigrationChanged, match=r"0001_schema.*Next: install the release that made this database"):
         migrate(dsn, {"errand": errand("1")})
     assert everything(dsn) == before
 
@@ -153,7 +165,7 @@ def test_migrate_that_met_a_lock_goes_on_where_it_stopped(dsn: str, db: Harness)
     )
     parents = db.sql(checks + " and conrelid in ('tenure.job'::regclass, 'tenure.job_done'::regclass)")
     assert ["'paused'" in check["text"] for check in parents] == [True, True]
-    assert migrate(dsn, paused(BUILT_IN["phase27"])) == Report()
+    assert migrate(dsn, paused(BUILT_IN["phase27"])) == MigrationReport()
 
 
 async def test_store_on_a_database_without_schema_says_what_to_run(empty_dsn: str) -> None:

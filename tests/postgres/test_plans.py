@@ -18,10 +18,12 @@ from psycopg import sql
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import PermanentError
-from tenure.job import Held, NewJob
+from tenure.jobs.claim_cursor import MAX_CLAIM_BYTES
+from tenure.jobs.job import Held, NewJob
+from tenure.postgres import claim
+from tenure.postgres.bound_contract import BoundContract, move_statement
 from tenure.postgres.connect import engine_dsn
-from tenure.postgres.gate import of
-from tenure.postgres.machine import Machine
+from tenure.postgres.move import Batch
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Statement, run_sync, statement
 from tenure.postgres.store import Store
@@ -63,11 +65,12 @@ class Planner:
         with self.engine.transaction(force_rollback=True):
             self.engine.execute(f"set local plan_cache_mode = {mode}".encode())
             self.engine.execute(b"prepare asked as " + asked.query.text.encode())
-            rows = self.engine.execute(sql.SQL("explain ({}) execute asked ({})").format(how, values)).fetchall()
+            given = sql.SQL("({})").format(values) if asked.values else sql.SQL("")
+            rows = self.engine.execute(sql.SQL("explain ({}) execute asked {}").format(how, given)).fetchall()
             self.engine.execute("deallocate asked")
         return "\n".join(row[0] for row in rows)
 
-    def claim(self, contract: str, limit: int) -> Statement:
+    def claim(self, contract: str, limit: int, types: list[str] | None = None) -> Statement:
         """A claim by a worker."""
         machine = self.registry.find(contract)
         assert machine is not None
@@ -75,27 +78,28 @@ class Planner:
             "claim_key": uuid4(),
             "owner": "w",
             "lease_ms": 30_000,
-            "queues": ["default"],
+            **claim.lanes([machine], ["default"], types),
             "limit": limit,
-            "marks": {},
+            "positions": {},
+            "heaviest": MAX_CLAIM_BYTES,
         }
-        parts = ("reclaiming",) * machine.reclaims + ("alone",)
-        return statement("claim", {**machine.claim, **taking}, parts=parts)
+        return statement(claim.claim_statement(machine, None), {**machine.claim, **taking})
 
     def move(self, verb: str, ids: list[int]) -> Statement:
         """A holder's move, or upkeep's."""
         machine = self.registry.find("standard")
         assert machine is not None
-        batch = of([Held(job_id, 1, TOKEN, "standard", "1") for job_id in ids])
-        return statement("move", {**machine.moves[verb], "fenced": True, **batch.values(range(len(ids)), verb)})
+        batch = Batch(machine, verb, ids, [Held(job_id, 1, TOKEN, "standard", "1") for job_id in ids])
+        name = move_statement(verb, fenced=verb != "expire")
+        return statement(name, {**machine.moves[verb], **batch.values(range(len(ids)))})
 
     def succeed(self, ids: list[int]) -> Statement:
         """The short way to a good end."""
         machine = self.registry.find("standard")
         assert machine is not None
         assert machine.success is not None
-        batch = of([Held(job_id, 1, TOKEN, "standard", "1") for job_id in ids])
-        return statement("succeed", {**machine.success, **batch.proofs(range(len(ids))), "results": [None] * len(ids)})
+        batch = Batch(machine, "succeed", ids, [Held(job_id, 1, TOKEN, "standard", "1") for job_id in ids])
+        return statement("succeed", {**machine.success, **batch.leases(range(len(ids))), "results": [None] * len(ids)})
 
     def upkeep(self, picker: str, **values: Any) -> Statement:
         """What upkeep looks for."""
@@ -152,10 +156,10 @@ def test_moves_find_their_rows_by_id(planner: Planner, full: Harness) -> None:
 
 def test_upkeep_walks_the_small_sets(planner: Planner) -> None:
     for asked, index in (
-        (planner.upkeep("expired"), "job_held"),
-        (planner.upkeep("expired", queues=["default"]), "job_held"),
-        (planner.upkeep("settling"), "job_held"),
-        (planner.upkeep("waiting"), "job_waiting"),
+        (planner.upkeep("find_expired"), "job_held"),
+        (planner.upkeep("find_expired", queues=["default"]), "job_held"),
+        (planner.upkeep("find_settling"), "job_held"),
+        (planner.upkeep("find_promotable"), "job_waiting"),
     ):
         for plan in planner.plans(asked):
             assert scans(plan) == {f"Index Scan using {index}"}, plan
@@ -163,10 +167,10 @@ def test_upkeep_walks_the_small_sets(planner: Planner) -> None:
 
 
 def test_counting_queues_walks_the_small_sets_and_short_ranges(planner: Planner) -> None:
-    for plan in planner.plans(statement("queues", {"bound": 10_000, "queues": 1_000})):
+    for plan in planner.plans(statement("list_queues", {"bound": 10_000, "queues": 1_000})):
         assert "Seq Scan on job" not in plan
         indexes = {found for scan in scans(plan) for found in re.findall(r"using (\w+)", scan)}
-        assert indexes == {"job_ready", "job_held", "job_waiting"}, plan
+        assert indexes == {"job_ready", "job_held", "job_waiting", "job_quarantined"}, plan
 
 
 def test_a_claim_looks_once_for_paused_queues(planner: Planner, full: Harness) -> None:
@@ -197,24 +201,25 @@ def test_a_plan_for_any_claim_looks_no_dearer_than_one_for_this_claim(planner: P
     assert generic <= custom + 25
 
 
-SHORT_WAY = [name for name, contract in BUILT_IN.items() if Machine(contract).success is not None]
+SHORT_WAY = [name for name, contract in BUILT_IN.items() if BoundContract(contract).success is not None]
 
 
 @pytest.mark.parametrize(
     ("contract", "statement"),
-    [(name, one) for name in BUILT_IN for one in ("move", "claim")] + [(name, "succeed") for name in SHORT_WAY],
+    [(name, one) for name in BUILT_IN for one in ("finish", "claim")] + [(name, "succeed") for name in SHORT_WAY],
 )
 async def test_what_moves_a_job_is_not_planned_anew_each_time(dsn: str, contract: str, statement: str) -> None:
+    name = claim.claim_statement(BoundContract(BUILT_IN[contract]), None) if statement == "claim" else statement
     async with Store.open(dsn, connections=1) as store:
         for _ in range(12):
             await store.enqueue(NewJob("t", contract=contract))
             (job,) = await store.claim(contract, worker="w", limit=50)
             await store.start(job.held)
-            await (store.fail(job.held, PermanentError("no")) if statement == "move" else store.succeed(job.held))
-        async with store._engine._pool.connection() as connection:
+            await (store.fail(job.held, PermanentError("no")) if statement == "finish" else store.succeed(job.held))
+        async with store._engine._calls.pool.connection() as connection:
             cursor = await connection.execute(
                 "select custom_plans, generic_plans from pg_prepared_statements where statement like %s",
-                (f"%tenure: {statement} %",),
+                (f"%tenure: {name} %",),
             )
             ((custom, generic),) = await cursor.fetchall()
     assert custom <= 5, "a plan costs more than the move: PostgreSQL must keep the one it made"

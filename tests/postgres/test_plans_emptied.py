@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.job import Held
+from tenure.jobs.job import Held
+from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.connect import engine_dsn
-from tenure.postgres.gate import Batch
-from tenure.postgres.machine import Machine
+from tenure.postgres.move import Batch
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Statement, run_sync, statement
 from tests.harness import Harness
@@ -36,23 +36,22 @@ def emptied(db: Harness) -> Iterator[Planner]:
 
 def asked_for(ids: list[int]) -> dict[str, Statement]:
     """Every statement that moves or notes jobs by their ids, for these."""
-    machine = Machine(BUILT_IN["standard"])
+    machine = BoundContract(BUILT_IN["standard"])
     assert machine.success is not None
     proofs = [Held(job_id, 1, TOKEN, "standard", "1") for job_id in ids]
-    batch, turn = Batch(ids, proofs), range(len(ids))
+    batch, turn = Batch(machine, "succeed", ids, proofs), range(len(ids))
     error = '{"type": "Exception", "message": "no"}'
-    failed = Batch(ids, proofs, verdicts=["retry"] * len(ids), errors=[error] * len(ids))
+    failed = Batch(machine, "fail", ids, proofs, verdicts=["retry"] * len(ids), errors=[error] * len(ids))
     return {
-        "succeed": statement("succeed", {**machine.success, **batch.proofs(turn), "results": [None] * len(ids)}),
-        "move": statement("move", {**machine.moves["succeed"], "fenced": True, **batch.values(turn, "succeed")}),
-        "retry": statement("move", {**machine.moves["fail"], "fenced": True, **failed.values(turn, "fail")}),
-        "note": statement("note", {**machine.notes["heartbeat"], **batch.values(turn, "heartbeat")}, skip_locked=True),
+        "succeed": statement("succeed", {**machine.success, **batch.leases(turn), "results": [None] * len(ids)}),
+        "finish": statement("finish", {**machine.moves["succeed"], "fenced": True, **batch.values(turn)}),
+        "retry": statement("finish", {**machine.moves["fail"], "fenced": True, **failed.values(turn)}),
+        "note": statement("note", {**machine.notes["heartbeat"], **batch.values(turn)}, skip_locked=True),
         "compensate": statement(
-            "compensate", {**machine.claim, **failed.values(turn, "fail"), "triggers": ["exhaust"] * len(ids)},
-            skip_locked=True,
+            "compensate", {**machine.claim, **failed.values(turn), "triggers": ["exhaust"] * len(ids)},
         ),
         "effect": statement(
-            "effect",
+            "record_effect",
             {**machine.claim, "id": ids[0], "claims": 1, "token": TOKEN, "node": "charge", "compensable": True},
         ),
     }  # fmt: skip

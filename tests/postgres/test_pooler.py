@@ -12,9 +12,9 @@ import pytest
 
 from tenure.app import App
 from tenure.errors import BadInput, Busy
-from tenure.job import Failure, NewJob
+from tenure.jobs.job import Failure, NewJob
 from tenure.postgres import connect
-from tenure.postgres.connect import reached, settings
+from tenure.postgres.connect import probe_dsn, session_settings
 from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tests.harness import Harness
@@ -43,8 +43,8 @@ def pooled_dsn(dsn: str, bouncer: Pooler) -> Iterator[str]:
 
 
 async def test_a_store_finds_out_by_itself_that_a_pooler_stands_in_between(dsn: str, pooled_dsn: str) -> None:
-    assert (await reached(dsn))[1] is False
-    address, behind_pooler = await reached(pooled_dsn)
+    assert (await probe_dsn(dsn))[1] is False
+    address, behind_pooler = await probe_dsn(pooled_dsn)
     assert behind_pooler
     assert "options" not in address
 
@@ -52,20 +52,20 @@ async def test_a_store_finds_out_by_itself_that_a_pooler_stands_in_between(dsn: 
 async def test_a_pooler_that_swallows_the_settings_is_noticed_too(server: str, dsn: str) -> None:
     assert PROGRAM is not None
     with pooling(server, PROGRAM, "ignore_startup_parameters = options", everybody=False) as silent:
-        assert (await reached(silent.through(dsn)))[1] is True
+        assert (await probe_dsn(silent.through(dsn)))[1] is True
         silent.let_go(dsn)
 
 
 async def test_every_row_is_written_under_the_engines_settings_and_nothing_of_them_is_left(
     pooled_dsn: str, db: Harness
 ) -> None:
-    db.sql(_KEEP_SETTINGS.replace("%s", ",".join(settings())))
+    db.sql(_KEEP_SETTINGS.replace("%s", ",".join(session_settings())))
     async with Store.open(pooled_dsn, connections=4) as store:
         ids = [made.job_id for made in await store.enqueue_many([NewJob("t")] * 20) if not isinstance(made, Exception)]
         jobs = await store.claim("standard", worker="w", limit=20)
         await asyncio.gather(*(store.succeed(job.held, {"n": n}) for n, job in enumerate(jobs)))
     kept = db.sql("select distinct name, value from public.setting")
-    assert {row["name"]: row["value"] for row in kept} == settings()
+    assert {row["name"]: row["value"] for row in kept} == session_settings()
     db.log_is_sound(*ids)
     for _ in range(4):  # whichever session it is
         with psycopg.connect(pooled_dsn, autocommit=True, prepare_threshold=None) as connection:

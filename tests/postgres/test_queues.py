@@ -10,14 +10,16 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput
-from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.engine import ask
-from tenure.postgres.queues import MANY_JOBS, MANY_QUEUES, Queue
+from tenure.postgres.live_workers import MANY_QUEUES
+from tenure.postgres.queues import MANY_JOBS, Queue
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import run_sync, statement
 from tenure.postgres.store import Store
+from tests.clock import StoppedClock
 from tests.contracts.gate_b2 import left_pending
 from tests.harness import Harness, at_once
 from tests.postgres.listening import bare_ear
@@ -115,12 +117,22 @@ async def test_a_repeated_pause_is_harmless_and_keeps_who_came_first(store: Stor
 async def test_of_many_who_pause_at_once_one_did_it(store: Store, db: Harness) -> None:
     def pause(n: int) -> tuple[str, bool]:
         with psycopg.connect(db.dsn, autocommit=True) as connection:
-            ((_, by, _, new),) = run_sync(connection, ask("pause", {"name": "mail", "actor": f"p{n}", "reason": None}))
+            ((_, by, _, new),) = run_sync(
+                connection, ask("pause_queue", {"name": "mail", "actor": f"p{n}", "reason": None})
+            )
             return by, new
 
     answers = at_once(6, pause)
     assert len({by for by, _ in answers}) == 1
     assert [new for _, new in answers].count(True) == 1
+
+
+def test_of_two_who_pause_in_the_same_microsecond_one_did_it(clock: StoppedClock) -> None:
+    values = {"name": "mail", "actor": "ada", "reason": None}
+    with psycopg.connect(clock.dsn, autocommit=True) as connection:
+        answers = [run_sync(connection, ask("pause_queue", values)) for _ in range(2)]
+    assert [row[3] for ((*row,),) in answers] == [True, False]
+    assert answers[0][0][:3] == answers[1][0][:3]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +192,7 @@ async def test_a_full_table_is_counted_up_to_a_bound(store: Store, db: Harness, 
     assert set(queues["q0"].at_least) == {"ready", "delayed", "waiting"}
     assert 0 < sum(queue.waiting for queue in queues.values()) <= MANY_JOBS + 1
     with psycopg.connect(engine_dsn(dsn), autocommit=True) as engine:
-        asked = statement("queues", {"bound": MANY_JOBS, "queues": MANY_QUEUES})
+        asked = statement("list_queues", {"bound": MANY_JOBS, "queues": MANY_QUEUES})
         how = ("analyze", "costs off", "timing off", "summary off")
         plan = Planner(engine, Registry()).explain(asked, "force_generic_plan", *how)
     found = re.findall(r"Scan .*on job\b.* \(actual rows=([\d.]+) loops=(\d+)\)", plan)

@@ -1,4 +1,4 @@
-"""No id exists that has no place: ranges are made ahead, the sequence ends where they end, and enqueue makes more."""
+"""No job exists whose id has no place: ranges are made ahead, and an enqueue beyond the last one makes more."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 
 import pytest
 
-from tenure.job import Failure, NewJob
-from tenure.outcome import Enqueued
+from tenure.errors import Busy
+from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.outcome import Enqueued, Moved
+from tenure.jobs.validation import ID_UNIT
 from tenure.postgres.store import Store
 from tests.harness import Harness, at_once
+from tests.holder_calls import calls
 
 pytestmark = pytest.mark.core
 
@@ -31,10 +34,8 @@ def partitions(db: Harness, table: str) -> dict[str, str]:
 
 
 def last_id(db: Harness) -> int:
-    """Where the sequence ends."""
-    return int(
-        db.value("select max_value from pg_sequences where schemaname = 'tenure' and sequencename = 'job_id_seq'")
-    )
+    """The last id that has a range."""
+    return ranges(db)[-1][1] - 1
 
 
 def ranges_are_whole(db: Harness) -> None:
@@ -45,7 +46,7 @@ def ranges_are_whole(db: Harness) -> None:
         assert partitions(db, table) == {
             f"tenure.{table}_{low // WIDTH}": f"FOR VALUES FROM ('{low}') TO ('{high}')" for low, high in made
         }
-    assert last_id(db) == made[-1][1] - 1
+    assert db.value("select coalesce(max(id), 0) from tenure.job") <= last_id(db)
 
 
 def nearly_used_up(db: Harness, left: int) -> int:
@@ -55,7 +56,7 @@ def nearly_used_up(db: Harness, left: int) -> int:
     return end
 
 
-def test_ranges_exist_ahead_and_the_sequence_ends_with_them(db: Harness) -> None:
+def test_ranges_exist_ahead(db: Harness) -> None:
     assert len(ranges(db)) > 4
     ranges_are_whole(db)
 
@@ -71,7 +72,7 @@ async def test_jobs_live_a_whole_life_across_the_border(store: Store, db: Harnes
     assert sorted(job.id for job in won) == ids
     first, *others, last = [job.held for job in sorted(won, key=lambda job: job.id)]
     assert (await store.fail(first, Failure("no"))).state == "queued"
-    assert {outcome.job_id for outcome in await store.succeed_many(others)} == set(ids[1:-1])
+    assert {outcome.job_id for outcome in await store.report("succeed", calls(others))} == set(ids[1:-1])
     assert (await store.fail(last, Failure("no", type="PermanentError"))).state == "dead"
     db.log_is_sound(*ids)
     for table, column in (("event", "job_id"), ("job_done", "id")):
@@ -132,3 +133,39 @@ async def test_ids_taken_by_hand_do_not_outrun_the_ranges(store: Store, db: Harn
     assert await store.extend_ranges() == 3
     assert ranges(db)[-1][1] == 8 * WIDTH
     ranges_are_whole(db)
+
+
+def test_new_ranges_are_about_a_day_of_ids_wide(db: Harness) -> None:
+    """Where four million jobs a day are made, ranges grow by steps to four million ids. They shrink as slowly."""
+    unit = ID_UNIT
+
+    def extended(ids_a_day: int) -> list[int]:
+        end = last_id(db) + 1
+        db.sql(
+            "update tenure.range set made_at = clock_timestamp() - interval '1 day', given = %s",
+            end - 1 - ids_a_day,
+        )  # fmt: skip
+        db.sql("select setval('tenure.job_id_seq', %s)", end - 1)
+        db.sql("select tenure.extend_ranges(1)")
+        return [(high - low) // unit for low, high in ranges(db) if low >= end]
+
+    assert [extended(4 * unit) for _ in range(3)] == [[2], [4], [4]]
+    assert [extended(2**40) for _ in range(6)] == [[8], [16], [32], [64], [128], [128]]
+    assert [extended(1) for _ in range(2)] == [[64], [32]]
+
+
+async def test_a_batch_over_many_ranges_that_meets_a_locked_row_says_what_it_moved(
+    db: Harness, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.postgres.connect.LOCK_TIMEOUT_MS", 300)
+    held = []
+    async with Store.open(dsn) as store:
+        for n in range(10):
+            db.sql("select setval('tenure.job_id_seq', %s)", max(1, n * ID_UNIT))
+            await store.extend_ranges(4)
+            await store.enqueue(NewJob("t"))
+            held += [job.held for job in await store.claim(worker="w")]
+        with Harness(dsn) as other, other.connection.transaction(force_rollback=True):
+            other.sql("select id from tenure.job where id = %s for update", held[-1].id)
+            outcomes = await store.report("fail", calls(held, failures=[Failure("no", retryable=True)] * 10))
+    assert [type(outcome) for outcome in outcomes] == [Moved] * 9 + [Busy]

@@ -10,12 +10,11 @@ import psycopg
 import pytest
 
 from tenure.errors import Busy, JobNotFound
-from tenure.job import NewJob
-from tenure.postgres import connect, reading
+from tenure.jobs.job import NewJob
+from tenure.postgres import connect, read
 from tenure.postgres.connect import engine_dsn
-from tenure.postgres.reading import look
 from tenure.postgres.registry import Registry
-from tenure.postgres.statement import Plan, run_sync, statement
+from tenure.postgres.statement import Plan, statement
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.postgres.test_plans import Planner
@@ -54,7 +53,7 @@ def rows_read(plan: str, table: str) -> int:
 def test_a_look_counts_its_neighbours_by_index_and_no_further_than_its_bound(planner: Planner, db: Harness) -> None:
     ids = [row["id"] for row in db.sql("select id from tenure.job where priority = 5 order by id")]
     for job_id in (ids[0], ids[len(ids) // 2], ids[-1]):
-        asked = statement("look", {"id": job_id, "bound": 101})
+        asked = statement("read_job_details", {"id": job_id, "bound": 101})
         for plan in planner.plans(asked, "analyze", "timing off", "summary off"):
             assert "Seq Scan on job" not in plan
             assert "Index Scan using job_ready on job" in plan
@@ -65,7 +64,7 @@ def test_a_look_counts_its_neighbours_by_index_and_no_further_than_its_bound(pla
 
 def test_one_tenants_open_letters_are_walked_by_their_own_index(planner: Planner) -> None:
     mine = {"contract": "standard", "tenant": "t7", "status": "open", "limit": 51}
-    for plan in planner.plans(statement("letters", mine), "analyze", "timing off", "summary off"):
+    for plan in planner.plans(statement("list_dead_letters", mine), "analyze", "timing off", "summary off"):
         assert "Scan Backward using dead_letter_open on dead_letter" in plan
         assert rows_read(plan, "dead_letter") <= 2 * 51, plan
 
@@ -73,7 +72,7 @@ def test_one_tenants_open_letters_are_walked_by_their_own_index(planner: Planner
 def test_a_page_of_letters_is_walked_in_the_order_of_their_ids(planner: Planner) -> None:
     ways: list[dict[str, Any]] = [{}, {"after": 9000}, {"contract": "gate_b2"}, {"status": "requeued"}]
     for which in ways:
-        asked = statement("letters", {"limit": 51, **which})
+        asked = statement("list_dead_letters", {"limit": 51, **which})
         for plan in planner.plans(asked, "analyze", "timing off", "summary off"):
             assert "Scan Backward using dead_letter_pkey on dead_letter" in plan
             assert "Seq Scan" not in plan
@@ -84,8 +83,11 @@ def test_a_page_of_letters_is_walked_in_the_order_of_their_ids(planner: Planner)
 async def test_a_look_is_of_one_moment(store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = (await store.enqueue(NewJob("t"))).job_id
 
-    def meddled(plan: Plan[Any]) -> Plan[Any]:
+    read_details = read._job_details
+
+    def meddled(job_id: int, registry: Registry) -> Plan[Any]:
         """The same plan, while the job goes away right after its row was read."""
+        plan = read_details(job_id, registry)
         answer = yield next(plan)
         db.sql("delete from tenure.job where id = %s", job_id)
         while True:
@@ -95,12 +97,12 @@ async def test_a_look_is_of_one_moment(store: Store, db: Harness, monkeypatch: p
                 return stop.value
             answer = yield step
 
-    monkeypatch.setattr(reading, "run_sync", lambda connection, plan: run_sync(connection, meddled(plan)))
-    seen = look(db.dsn, job_id)
+    monkeypatch.setattr(read, "_job_details", meddled)
+    seen = await store.details(job_id)
     assert seen.record is not None
-    assert (seen.job.id, seen.record["id"], seen.around.ahead) == (job_id, str(job_id), 0)
+    assert (seen.job.id, seen.record["id"], seen.situation.ahead) == (job_id, str(job_id), 0)
     with pytest.raises(JobNotFound):
-        look(db.dsn, job_id)
+        await store.details(job_id)
 
 
 async def test_a_look_writes_nothing_and_says_when_it_cannot_read(
@@ -108,10 +110,11 @@ async def test_a_look_writes_nothing_and_says_when_it_cannot_read(
 ) -> None:
     job_id = (await store.enqueue(NewJob("t"))).job_id
     before = db.fingerprint(job_id)
-    look(db.dsn, job_id)
+    await store.details(job_id)
     assert db.fingerprint(job_id) == before
     monkeypatch.setattr(connect, "LOCK_TIMEOUT_MS", 50)
-    with db.connection.transaction():
-        db.sql("lock table tenure.job")
-        with pytest.raises(Busy):
-            look(db.dsn, job_id)
+    async with Store.open(db.dsn) as hasty:
+        with db.connection.transaction():
+            db.sql("lock table tenure.job")
+            with pytest.raises(Busy):
+                await hasty.details(job_id)

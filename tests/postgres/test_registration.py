@@ -9,29 +9,30 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.contract import (
+from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import (
     Backoff,
     Budget,
     Contract,
     Counter,
-    DeadLetters,
+    DeadLetterRules,
     Event,
     Jitter,
     Lease,
     Retryable,
-    Verdict,
+    RetryVerdict,
     View,
     paths,
     states,
 )
-from tenure.contracts import BUILT_IN
+from tenure.contracts.versions import from_description
 from tenure.errors import ContractChanged, Unsound
-from tenure.job import Failure, Job, NewJob
-from tenure.outcome import Moved
-from tenure.postgres.migrate import Report, migrate
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.outcome import Moved
+from tenure.postgres.migrate import MigrationReport, migrate
 from tenure.postgres.store import Store
-from tenure.versions import from_description
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 GATE_B2 = BUILT_IN["gate_b2"]
 
@@ -56,10 +57,10 @@ ERRAND = Contract(
     ),
     counter=Counter("tries", initial=10, on=("retry",)),
     budget=Budget("patience", default=2),
-    backoff=Backoff(100, 1_000, Jitter("multiply", 1, 1)),
-    lease=Lease(5_000),
+    backoff=Backoff(base_ms=100, cap_ms=1_000, jitter=Jitter(form="multiply", low=1, high=1)),
+    lease=Lease(default_ms=5_000),
     retryable=Retryable("any"),
-    dead_letters=DeadLetters("record"),
+    dead_letters=DeadLetterRules("record"),
     views=(
         View("errands", "jobs", {"errand": "id", "where": "state", "tries": "counter", "what": "payload"}),
         View("steps", "events", {"errand": "job_id", "n": "seq", "step": "name", "facts": "payload"}),
@@ -78,7 +79,7 @@ NEXT = replace(
     version="2",
     states={**ERRAND.states, "hopeless": ("done",)},
     paths=(*ERRAND.paths, *paths({"hopeless": ("done",)}, ("fatal", "doing > hopeless"))),
-    retryable=Retryable("class", {"PermanentError": Verdict("fatal")}),
+    retryable=Retryable("class", {"PermanentError": RetryVerdict("fatal")}),
 )
 HOPELESS = Failure("never", type="PermanentError")
 
@@ -121,9 +122,9 @@ def test_changed_machine_under_the_same_version_is_refused(dsn: str, db: Harness
 def test_only_the_named_numbers_are_settings(dsn: str, db: Harness) -> None:
     before = registered(db)
     other = GATE_B2.with_numbers({"backoff_base_ms": 5, "backoff_cap_ms": 50, "lease_ms": 2_000})
-    assert migrate(dsn, {"gate_b2": other}) == Report(renumbered=["gate_b2 2026.02.21-r3"])
-    assert migrate(dsn, {"gate_b2": other}) == Report()
-    assert migrate(dsn, {"gate_b2": GATE_B2}) == Report(renumbered=["gate_b2 2026.02.21-r3"])
+    assert migrate(dsn, {"gate_b2": other}) == MigrationReport(renumbered=["gate_b2 2026.02.21-r3"])
+    assert migrate(dsn, {"gate_b2": other}) == MigrationReport()
+    assert migrate(dsn, {"gate_b2": GATE_B2}) == MigrationReport(renumbered=["gate_b2 2026.02.21-r3"])
     assert registered(db) == before
     with pytest.raises(Unsound, match="max_attempts is 4; only 3 is accepted"):
         GATE_B2.with_numbers({"max_attempts": 4})
@@ -237,7 +238,7 @@ async def two_versions(store: Store, dsn: str) -> tuple[Job, Job]:
 
 async def test_rows_move_by_the_machine_of_their_own_version(errands: Store, dsn: str, db: Harness) -> None:
     old, new = await two_versions(errands, dsn)
-    outcomes = await errands.fail_many([old.held, new.held], [HOPELESS, HOPELESS])
+    outcomes = await errands.report("fail", calls([old.held, new.held], failures=[HOPELESS, HOPELESS]))
     assert [outcome.state for outcome in outcomes if isinstance(outcome, Moved)] == ["shelved", "hopeless"]
     assert [db.row(job.id)["version"] for job in (old, new)] == ["1", "2"]
     db.log_is_sound(old.id, new.id)

@@ -29,12 +29,13 @@ from tenure.errors import (
     Unavailable,
     UnknownContract,
 )
-from tenure.job import Failure, NewJob
-from tenure.outcome import Moved
+from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.outcome import Moved
 from tenure.postgres import statement
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 
 @pytest.fixture
@@ -127,14 +128,14 @@ async def test_finish_behind_locked_rows_waits_once(
         with other.connection.transaction(force_rollback=True):
             other.sql("select from tenure.job where id = any(%s) for update", locked)
             if verb == "succeed":
-                outcomes = await store.succeed_many(held)
+                outcomes = await store.report("succeed", calls(held))
             else:
-                outcomes = await store.fail_many(held, [Failure("no")] * 20)
+                outcomes = await store.report("fail", calls(held, failures=[Failure("no")] * 20))
         assert len(timeouts) == 1
         assert [type(outcome) for outcome in outcomes] == [Busy, Moved] * 10
         assert [outcome.job_id for outcome in outcomes] == [one.id for one in held]
         assert db.fingerprint(*locked)[:10] == before[:10]
-        again = await store.succeed_many(held[::2])
+        again = await store.report("succeed", calls(held[::2]))
         assert [type(outcome) for outcome in again] == [Moved] * 10
 
 
@@ -163,7 +164,7 @@ async def test_what_the_server_cannot_do_is_unavailable_and_changes_nothing(
     (job,) = await store.claim(worker="w")
     on_insert(db, "event", f"raise exception 'no room' using errcode = '{code}';")
     before = db.fingerprint(job.id)
-    with pytest.raises(Unavailable, match=r"could not do it \(no room\); nothing was done"):
+    with pytest.raises(Unavailable, match=r"could not execute the call \(no room\); nothing was done"):
         await store.succeed(job.held)
     assert db.fingerprint(job.id) == before
     db.sql("drop trigger meddle on tenure.event")

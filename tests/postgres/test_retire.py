@@ -9,8 +9,8 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import JobNotFound
-from tenure.job import NewJob
-from tenure.postgres import history
+from tenure.jobs.job import NewJob
+from tenure.postgres import retention
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.harness import Harness
@@ -148,7 +148,7 @@ async def test_an_empty_range_leaves_too(store: Store, db: Harness) -> None:
 async def test_effects_and_events_of_a_range_go_with_it_page_by_page(
     store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "_PAGE", 2)
+    monkeypatch.setattr(retention, "_PAGE", 2)
     job_id = await leaving(store, db)
     db.sql(
         "insert into tenure.effect (job_id, node, claims, at)"
@@ -183,6 +183,20 @@ async def test_keys_may_go_once_the_range_of_their_jobs_has_left(store: Store, d
     assert await retired(store) == 1
     assert await store.history.forget_keys() == 1
     assert (await store.enqueue(NewJob("t", {"n": 7}, queue="q", key="k"))).made
+
+
+async def test_keys_of_ranges_that_left_go_also_beside_one_long_lived_job(store: Store, db: Harness) -> None:
+    await store.enqueue(NewJob("t", queue="late", key="lives-long"))
+    full(db, 0)
+    await ended(store, key="ended")
+    full(db, 1)
+    await store.extend_ranges()
+    long_ago(db, 0, 1)
+    db.sql("update tenure.key set created_at = now() - interval '31 days'")
+    assert await retired(store) == 1
+    assert lows(db)[:2] == [0, 2]
+    assert await store.history.forget_keys() == 1
+    assert [row["key"] for row in db.sql("select key from tenure.key")] == ["lives-long"]
 
 
 async def test_statements_that_were_prepared_before_a_range_left_go_on(store: Store, db: Harness) -> None:

@@ -14,11 +14,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import Refused, Unavailable
-from tenure.job import Failure, Job, NewJob
-from tenure.job_type import JobType
-from tenure.key import digest
-from tenure.outcome import Moved
-from tenure.postgres.migrate import Report, migrate
+from tenure.jobs.api_key import hash_key
+from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.job_type import JobType
+from tenure.jobs.live_worker import LiveWorker
+from tenure.jobs.outcome import Moved
+from tenure.postgres.migrate import Migration, MigrationReport, migrate, migrations
 from tenure.postgres.store import Store
 from tenure.proof import audit
 from tests.contracts.gate_b2 import left_pending
@@ -137,7 +138,7 @@ async def test_the_app_does_everything_that_an_operator_does(login: Login, db: H
         assert "mail" in [queue.name for queue in await app.queues.list()]
         assert await app.queues.resume("mail", actor="ada")
         made, text = await app.keys.create("k", ["work"], None, None, "ada")
-        assert await app.keys.find(digest(text)) == (made, True)
+        assert await app.keys.find(hash_key(text)) == (made, True)
         assert (await app.keys.revoke(made.id, "ada"))[1]
         assert len((await app.find(contract=contract)).jobs) > 0
         await app.publish(False)
@@ -352,11 +353,24 @@ async def test_what_a_later_release_replaces_keeps_its_readers_and_its_owner(
 
 
 async def test_what_a_later_migration_makes_the_app_may_use_without_new_grants(
-    login: Login, dsn: str, db: Harness
+    login: Login, dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, reader = login("tenure_app"), login("tenure_read")
-    db.sql("drop table tenure.queue; delete from tenure.migration where number = 2")  # as an earlier release left it
-    assert migrate(dsn).applied == ["0002_queues"]
+    make = "create table tenure.shelf (name text primary key); grant insert, update on tenure.shelf to tenure_app;"
+    known = (*migrations(), Migration(2, "0002_shelf", make))
+    monkeypatch.setattr("tenure.postgres.migrate.migrations", lambda: known)
+    assert migrate(dsn).applied == ["0002_shelf"]
+    with psycopg.connect(app, autocommit=True) as worker:
+        worker.execute("insert into tenure.shelf values ('mail')")
+        worker.execute("update tenure.shelf set name = 'post'")
+    with psycopg.connect(reader, autocommit=True) as looking:
+        assert looking.execute("select name from tenure.shelf").fetchall() == [("post",)]
+        assert refused(looking, "insert into tenure.shelf values ('x')")
+    assert strangers(db) == []
+
+
+async def test_the_app_pauses_queues_and_the_reader_sees_them(login: Login, db: Harness) -> None:
+    app, reader = login("tenure_app"), login("tenure_read")
     async with Store.open(app) as worker:
         assert (await worker.queues.pause("mail", actor="ada"))[1]
         assert await worker.claim(queues=["mail"], worker="w") == []
@@ -367,17 +381,28 @@ async def test_what_a_later_migration_makes_the_app_may_use_without_new_grants(
     assert strangers(db) == []
 
 
-@pytest.mark.parametrize("grants", [True, False], ids=["by grants", "by the migration alone"])
-async def test_the_reader_sees_which_keys_there_are_and_no_hash(
-    login: Login, dsn: str, db: Harness, grants: bool
-) -> None:
+async def test_the_app_keeps_workers_and_types_and_the_reader_only_looks(login: Login, db: Harness) -> None:
+    worker = LiveWorker("w", ("mail",), ("standard",), ("send",), "shop", declares=(JobType("send", max_attempts=7),))
+    async with Store.open(login("tenure_app")) as app:
+        await app.workers.enter([worker])
+        await app.workers.see([worker])
+        await app.types.declare(worker.declares, application="shop", by="w")
+        assert await app.types.withdraw("shop") == []
+        made = await app.enqueue(NewJob("send", queue="mial"))
+        await app.change_queue([made.job_id], "mail", actor="ada")
+        with psycopg.connect(login("tenure_read"), autocommit=True) as looking:
+            assert looking.execute("select name from tenure.live_worker").fetchall() == [("w",)]
+            assert refused(looking, "delete from tenure.worker")
+            assert refused(looking, "update tenure.worker set busy = 1")
+        await app.workers.leave(worker)
+        db.sql("update tenure.job_type set updated_at = updated_at - interval '1 minute'")  # its worker has started
+        assert await app.types.withdraw("shop") == [("standard", "send")]
+        assert await app.workers.forget() == 0
+    assert db.value("select count(*) from tenure.worker") == 0
+
+
+async def test_the_reader_sees_which_keys_there_are_and_no_hash(login: Login, db: Harness) -> None:
     app, reader = login("tenure_app"), login("tenure_read")
-    if not grants:
-        db.sql(
-            "drop table tenure.api_key, tenure.emitted; drop index tenure.job_ready_tenant; "
-            "delete from tenure.migration where number = 4"
-        )
-        assert migrate(dsn).applied == ["0004_dispatcher"]
     async with Store.open(app) as dispatcher:
         key, _ = await dispatcher.keys.create("k", ["work"], "acme", None, "ada")
         assert (await dispatcher.keys.revoke(key.id, "ada"))[1]
@@ -412,7 +437,7 @@ async def test_somebody_who_may_create_in_an_empty_database_makes_it_all(login: 
     with Harness(empty_dsn) as db:
         db.sql(f"grant create on database {db.connection.info.dbname} to {person}")
         assert len(migrate(address).registered) == len(BUILT_IN)
-        assert migrate(address) == Report()
+        assert migrate(address) == MigrationReport()
         async with Store.open(address) as store:
             job = await held(store, "standard")
             await store.succeed(job.held)

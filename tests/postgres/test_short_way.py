@@ -12,11 +12,12 @@ import psycopg
 import pytest
 
 from tenure.errors import Busy, InvalidTransition, Refused, StaleLease
-from tenure.job import Held, Job, NewJob
-from tenure.outcome import Moved, Outcome
-from tenure.postgres import connect, gate
+from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.outcome import Moved, Outcome
+from tenure.postgres import connect, move
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 from tests.postgres.asked import asked_by
 from tests.postgres.short_way import CASES, SHORT, STRICT, prepared, seen, through_the_gate_alone
 from tests.races.conftest import arena, file_arena, file_dsn
@@ -32,7 +33,7 @@ CONTRACTS = pytest.mark.parametrize("contract", [*SHORT, "strict"])
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the statements that successes ask for, as they are asked."""
-    return asked_by(gate, monkeypatch)
+    return asked_by(move, monkeypatch)
 
 
 async def chosen(store: Store, contract: str) -> str:
@@ -56,9 +57,9 @@ async def test_of_every_state_the_short_way_says_and_does_what_the_gate_does(
     results: list[Any] = [None if n % 3 == 0 else {"n": n} for n, _ in enumerate(cases)]
     ours = await prepared(store, db, name, cases)
     theirs = await prepared(store, db, name, cases)
-    short = await store.succeed_many(ours, results)
+    short = await store.report("succeed", calls(ours, results=results))
     with through_the_gate_alone(store):
-        alone = await store.succeed_many(theirs, results)
+        alone = await store.report("succeed", calls(theirs, results=results))
     moved = []
     for n, case in enumerate(cases):
         mine, other = seen(db, ours[n], [short[n]]), seen(db, theirs[n], [alone[n]])
@@ -86,9 +87,9 @@ async def test_any_batch_comes_out_as_the_gate_alone_would_have_it(
     order = [(n, False) for n in range(len(cases))] + [(chance.randrange(len(cases)), True) for _ in range(5)]
     chance.shuffle(order)
     results = [n for n, _ in order]
-    short = await store.succeed_many(_batch(ours, order), results)
+    short = await store.report("succeed", calls(_batch(ours, order), results=results))
     with through_the_gate_alone(store):
-        alone = await store.succeed_many(_batch(theirs, order), results)
+        alone = await store.report("succeed", calls(_batch(theirs, order), results=results))
     for n, case in enumerate(cases):
         places = [place for place, (m, _) in enumerate(order) if m == n]
         mine = seen(db, ours[n], [short[place] for place in places])
@@ -105,7 +106,7 @@ async def test_plain_successes_need_one_statement(store: Store, db: Harness, ask
     for name in SHORT:
         held = await prepared(store, db, name, ["fresh"] * 5)
         asked.clear()
-        assert all(type(one) is Moved for one in await store.succeed_many(held))
+        assert all(type(one) is Moved for one in await store.report("succeed", calls(held)))
         assert asked == ["succeed"], name
 
 
@@ -113,7 +114,7 @@ async def test_a_key_takes_the_way_through_the_gate(store: Store, db: Harness, a
     (held,) = await prepared(store, db, "standard", ["fresh"])
     asked.clear()
     first = await store.succeed(held, 1, key="once")
-    assert asked == ["move"]
+    assert asked == ["finish"]
     assert await store.succeed(held, 1, key="once") == first
 
 
@@ -124,7 +125,7 @@ def three(arena: Arena) -> list[Held]:
 
 def succeed(arena: Arena, held: list[Held]) -> list[Outcome]:
     """The second session says that they ended well."""
-    return now(arena.second.store.succeed_many(held, [held.id for held in held]))
+    return now(arena.second.store.report("succeed", calls(held, results=[held.id for held in held])))
 
 
 def renew(arena: Arena, held: Held) -> None:
@@ -143,7 +144,6 @@ def end(arena: Arena, held: Held) -> None:
     assert type(arena.first.finish("succeed", held)) is Moved
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("how", ["commit", "rollback"])
 @pytest.mark.parametrize(
     ("meanwhile", "answer"),
@@ -168,7 +168,7 @@ def test_whoever_waited_for_a_row_is_judged_by_what_it_is_then_and_moves_it_once
     expected = Moved if how == "rollback" else answer
     assert [type(one) for one in outcomes] == [Moved, expected, Moved]
     untouched = how == "rollback" or meanwhile not in (renew, reclaim, end)
-    assert ("move" not in asked) == untouched, "what changed meanwhile goes through the gate, and nothing else does"
+    assert ("finish" not in asked) == untouched, "what changed meanwhile goes through the gate, and nothing else does"
     arena.db.log_is_sound(*[one.id for one in held])
     for one in held:
         ended = [event for event in arena.db.log(one.id) if event["trigger"] == "succeed"]
@@ -189,10 +189,10 @@ async def test_a_row_that_stays_locked_costs_its_neighbours_no_answer(
         held = await prepared(store, db, "standard", ["fresh", case, "fresh"])
         with psycopg.connect(dsn) as other:
             other.execute("select from tenure.job where id = %s for update", [held[1].id])
-            outcomes = await store.succeed_many(held)
+            outcomes = await store.report("succeed", calls(held))
             other.rollback()
         assert [type(one) for one in outcomes] == [Moved, Busy, Moved]
-        (again,) = await store.succeed_many(held[1:2])
+        (again,) = await store.report("succeed", calls(held[1:2]))
         assert type(again) is (Moved if case == "fresh" else StaleLease)
 
 
@@ -212,7 +212,7 @@ def test_a_deadlock_in_the_gate_costs_no_answer_of_the_short_way(dsn: str, db: H
                 other.execute("set deadlock_timeout = '100s'")  # the store is to be the victim
                 other.execute(_LOCK, [held[3].id])
                 gate.execute(_LOCK, [held[2].id])
-                said = asyncio.create_task(store.succeed_many(held))
+                said = asyncio.create_task(store.report("succeed", calls(held)))
                 await until(lambda: db.value("select count(*) from tenure.job_done") == 1)
                 await until(lambda: db.value(_WAITING) == 1)
                 # The other waits for what the store has before the store waits for what the other has: the store, which
@@ -236,9 +236,9 @@ async def test_the_short_way_refuses_nothing_by_itself(store: Store, db: Harness
     stranger = Held(job.id, job.claims + 1, job.held.token, job.contract, job.version)
     before = db.fingerprint(job.id)
     asked.clear()
-    (refused,) = await store.succeed_many([stranger])
+    (refused,) = await store.report("succeed", calls([stranger]))
     assert isinstance(refused, Refused)
-    assert asked == ["succeed", "move"]
+    assert asked == ["succeed", "finish"]
     assert db.fingerprint(job.id) == before
 
 
@@ -247,11 +247,11 @@ async def test_holders_that_are_late_but_have_forfeited_nothing_need_no_gate(
 ) -> None:
     held = await prepared(store, db, "standard", ["lease ran out", "fresh", "beats missed"])
     asked.clear()
-    assert all(type(one) is Moved for one in await store.succeed_many(held))
+    assert all(type(one) is Moved for one in await store.report("succeed", calls(held)))
     assert asked == ["succeed"]
 
 
 async def test_each_job_of_a_batch_gets_its_own_result(store: Store, db: Harness) -> None:
     held = (await prepared(store, db, "standard", ["fresh"] * 6 + ["renewed"] * 6))[::-1]
-    await store.succeed_many(held, [one.id for one in held])
+    await store.report("succeed", calls(held, results=[one.id for one in held]))
     assert [db.row(one.id)["result"] for one in held] == [one.id for one in held]

@@ -9,14 +9,15 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import StaleLease
-from tenure.outcome import Moved
+from tenure.jobs.outcome import Moved
 from tests.clock import MOMENT, TICK, StoppedClock
+from tests.holder_calls import calls
 from tests.postgres.short_way import STRICT
 from tests.races.conftest import arena, clock, file_arena, file_dsn
 from tests.races.sessions import Arena, now
 
 __all__ = ["arena", "clock", "file_arena", "file_dsn"]
-pytestmark = [pytest.mark.serial, pytest.mark.core]
+pytestmark = pytest.mark.core
 
 #: What runs out a second after the clock's first moment.
 RUNS_OUT = {
@@ -47,7 +48,7 @@ def test_what_ran_out_during_the_wait_for_a_row_is_not_revived_by_the_short_way(
     strict.first.begin()
     strict.first.lock(held[1].id)
     before = strict.db.fingerprint(held[1].id)
-    waiting = strict.behind(lambda: now(strict.second.store.succeed_many(held)))
+    waiting = strict.behind(lambda: now(strict.second.store.report("succeed", calls(held))))
     clock.set(ends)
     strict.first.end("commit")
     late = StaleLease if ends > OVER else Moved

@@ -11,12 +11,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract
 from tenure.errors import TenureError
-from tenure.job import Failure, Job, NewJob
+from tenure.jobs.job import Failure, Job, NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 
 RETRIED = Failure("again", type="TransientError", retryable=True)
 HOPELESS = Failure("never", type="PermanentError", retryable=False)
@@ -88,7 +89,7 @@ class Batch:
         await self.store.enqueue_many(self.new(queue, **options))
         jobs = await self.store.claim(self.contract.name, [queue], worker="w", limit=self.size)
         assert len(jobs) == self.size
-        await self.store.start_many([job.held for job in jobs])
+        await self.store.report("start", calls([job.held for job in jobs]))
         return jobs
 
     @property
@@ -109,12 +110,18 @@ async def count_holders(batch: Batch, counted: Counted) -> None:
     assert len(jobs) == size
     again = await counted("claim again", store.claim(name, ["a"], worker="w", limit=size, claim_key=key))
     assert len(again) == size
-    await counted("start", store.start_many([job.held for job in jobs]))
-    await counted("succeed", store.succeed_many([job.held for job in jobs], [{"n": n} for n in range(size)]))
+    await counted("start", store.report("start", calls([job.held for job in jobs])))
+    await counted(
+        "succeed", store.report("succeed", calls([job.held for job in jobs], results=[{"n": n} for n in range(size)]))
+    )
     retried = await batch.claimed("r")
-    await counted("fail, to retry", store.fail_many([job.held for job in retried], [RETRIED] * size))
+    await counted(
+        "fail, to retry", store.report("fail", calls([job.held for job in retried], failures=[RETRIED] * size))
+    )
     ended = await batch.claimed("e", **batch.once)
-    await counted("fail, to the end", store.fail_many([job.held for job in ended], [HOPELESS] * size))
+    await counted(
+        "fail, to the end", store.report("fail", calls([job.held for job in ended], failures=[HOPELESS] * size))
+    )
     made = await store.enqueue_many(batch.new("i"))
     ids = [one.job_id for one in made if one.job_id is not None]
     assert len(await counted("claim by id", store.claim_by_id(ids, worker="w", contract=name))) == size
@@ -127,9 +134,13 @@ async def count_repeats(batch: Batch, counted: Counted) -> None:
     keys = [f"key {n}" for n in range(size)]
     ended, retried, hopeless = [[job.held for job in await batch.claimed(f"keyed {way}")] for way in range(3)]
     for again in ("", " again"):
-        await counted(f"succeed with keys{again}", store.succeed_many(ended, keys=keys))
-        await counted(f"fail with keys{again}", store.fail_many(retried, [RETRIED] * size, keys=keys))
-        await counted(f"end with keys{again}", store.fail_many(hopeless, [HOPELESS] * size, keys=keys))
+        await counted(f"succeed with keys{again}", store.report("succeed", calls(ended, keys=keys)))
+        await counted(
+            f"fail with keys{again}", store.report("fail", calls(retried, failures=[RETRIED] * size, keys=keys))
+        )
+        await counted(
+            f"end with keys{again}", store.report("fail", calls(hopeless, failures=[HOPELESS] * size, keys=keys))
+        )
 
 
 async def count_upkeep(batch: Batch, counted: Counted, db: Harness) -> None:

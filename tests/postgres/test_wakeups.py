@@ -12,13 +12,13 @@ import psycopg
 import pytest
 
 from tenure.errors import BadInput
-from tenure.job import Failure, NewJob
-from tenure.outcome import Enqueued
-from tenure.postgres import wake
-from tenure.postgres.enqueue import Order, enqueue
+from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.outcome import Enqueued
+from tenure.postgres import notify as wakeups
+from tenure.postgres.enqueue import JobGroup, enqueue_plan
+from tenure.postgres.notify import PAUSE_S, Wakeups, notify, queues_to_wake
 from tenure.postgres.statement import Plan, run, run_sync
 from tenure.postgres.store import Store
-from tenure.postgres.wake import REST, Wakeups, due, notify
 from tenure.settings import Settings
 from tests.contracts.gate_b2 import left_pending
 from tests.harness import Harness
@@ -61,7 +61,7 @@ async def test_the_last_wakeup_of_a_burst_comes_after_the_last_job(store: Store,
         await store.enqueue(NewJob("t"))
         took = time.monotonic() - begun
         came = await ear.come(store)
-    assert len(came) - 1 <= 2 + took / REST, "a queue rests after each wake-up"
+    assert len(came) - 1 <= 2 + took / PAUSE_S, "a queue rests after each wake-up"
     assert "standard:default" in came[came.index("the last job") :]
 
 
@@ -117,8 +117,8 @@ async def test_wakeups_can_be_switched_off(dsn: str) -> None:
 @pytest.fixture
 def long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue rests for an hour after a wake-up, and closing has a minute to send what is left."""
-    monkeypatch.setattr(wake, "REST", 3_600.0)
-    monkeypatch.setattr(wake, "_LAST_WORDS", 60.0)
+    monkeypatch.setattr(wakeups, "PAUSE_S", 3_600.0)
+    monkeypatch.setattr(wakeups, "_CLOSE_TIMEOUT_S", 60.0)
 
 
 @pytest.mark.usefixtures("long_rest")
@@ -155,10 +155,11 @@ class Sent:
         self.at: list[float] = []
         self._more = asyncio.Semaphore(0)
 
-    async def __call__(self, plan: Callable[[], Plan[Any]]) -> None:
+    async def __call__(self, plan: Callable[[], Plan[Any]]) -> list[tuple[str]]:
         self.names.append(str(next(plan()).values[0]))  # type: ignore[union-attr]
         self.at.append(time.monotonic())
         self._more.release()
+        return [("",)]  # the queue of notifications had room
 
     async def one(self) -> None:
         """Wait for the next."""
@@ -169,10 +170,10 @@ class Sent:
 async def test_another_queue_need_not_wait_while_one_rests() -> None:
     sent = Sent()
     wakeups = Wakeups(sent, on=True)
-    wakeups.want([("standard", "a")])
+    wakeups.request([("standard", "a")])
     await sent.one()
-    wakeups.want([("standard", "a")])
-    wakeups.want([("standard", "b")])
+    wakeups.request([("standard", "a")])
+    wakeups.request([("standard", "b")])
     await sent.one()
     assert sent.names == ['{"standard:a"}', '{"standard:b"}']
     await wakeups.close()
@@ -182,12 +183,12 @@ async def test_another_queue_need_not_wait_while_one_rests() -> None:
 async def test_what_is_wanted_while_a_queue_rests_is_sent_after_the_rest() -> None:
     sent = Sent()
     wakeups = Wakeups(sent, on=True)
-    wakeups.want([("standard", "a")])
+    wakeups.request([("standard", "a")])
     await sent.one()
     for _ in range(3):
-        wakeups.want([("standard", "a")])
+        wakeups.request([("standard", "a")])
     await sent.one()
-    assert sent.at[1] - sent.at[0] >= REST
+    assert sent.at[1] - sent.at[0] >= PAUSE_S
     await wakeups.close()
     assert sent.names == ['{"standard:a"}'] * 2
 
@@ -197,11 +198,11 @@ async def test_in_a_transaction_of_the_callers_the_wakeup_comes_with_the_commit(
     store: Store, dsn: str, db: Harness, commits: bool
 ) -> None:
     jobs = [NewJob("t", {}, queue="now"), NewJob("t", {}, queue="now"), NewJob("t", {}, queue="later", delay_ms=5_000)]
-    order = Order(await store._engine.machine("standard"), jobs, ["{}"] * 3)
+    order = JobGroup(await store._engine.bound_contract("standard"), jobs, ["{}"] * 3)
     async with bare_ear(dsn) as ear:
         async with await psycopg.AsyncConnection.connect(dsn) as theirs:
-            await run(theirs, enqueue([order], None))
-            await run(theirs, notify(due(jobs)))
+            await run(theirs, enqueue_plan([order], None))
+            await run(theirs, notify(queues_to_wake(jobs)))
             assert await ear.come() == []
             await (theirs.commit() if commits else theirs.rollback())
         assert await ear.come() == (["standard:now"] if commits else [])
@@ -210,7 +211,7 @@ async def test_in_a_transaction_of_the_callers_the_wakeup_comes_with_the_commit(
 
 def test_a_plan_for_no_job_that_is_due_sends_nothing(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
-        assert run_sync(connection, notify(due([NewJob("t", delay_ms=1)]))) == []
+        assert run_sync(connection, notify(queues_to_wake([NewJob("t", delay_ms=1)]))) == []
         assert connection.info.transaction_status.name == "IDLE"
 
 

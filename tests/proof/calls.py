@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tenure.contract import HELD, Contract
-from tenure.step import HOLDERS_VERBS, Action, Standing, born
+from tenure.contracts.declaration import HELD, Contract
+from tenure.model.step import HOLDER_ACTIONS, Action, Standing, new_standing
 from tests.proof.stage import UPKEEP
 
 #: Who says it: the proof is that of the last claim, that of one before, or made up.
@@ -62,7 +62,7 @@ def _births(contract: Contract) -> Iterator[Standing]:
     limits = [min(max(budget.minimum, 3 - budget.extra), budget.maximum), budget.minimum, budget.default]
     for limit in dict.fromkeys(limits):
         for wish in (None, *contract.choices("exhaust")):
-            yield from (born(contract, limit, wish, due=due) for due in (True, False))
+            yield from (new_standing(contract, limit, wish, due=due) for due in (True, False))
 
 
 def _likely(contract: Contract, favourites: dict[str, int]) -> Iterator[Action]:
@@ -87,7 +87,7 @@ def _every_call(contract: Contract) -> Iterator[Action]:
 
 def _holders_calls(contract: Contract, proof: int) -> Iterator[Action]:
     """What can be said with a proof."""
-    for verb in HOLDERS_VERBS:
+    for verb in HOLDER_ACTIONS:
         if verb == "fail":
             known = [verdict.trigger for verdict in contract.retryable.classes.values()]
             given_up = [] if contract.retryable.rule == "any" else ["fatal"]

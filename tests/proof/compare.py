@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from tenure.contract import HELD, Contract
+from tenure.contracts.declaration import HELD, Contract
 from tenure.errors import InvalidTransition, NotDue, Refused, StaleLease
-from tenure.fold import fold
-from tenure.job import Held, Job
-from tenure.outcome import Effect, Moved, Noted
-from tenure.step import Action, Outcome, Row, Standing
-from tenure.step import Refused as Refusal
+from tenure.jobs.job import Held, Job
+from tenure.jobs.outcome import Effect, Moved, Noted
+from tenure.model.fold import fold
+from tenure.model.step import Action, Outcome, Row, Standing
+from tenure.model.step import Refused as Refusal
 
 #: What the log tells of a job; who holds it now, and what is asked of it, is on the row alone.
 TOLD_BY_LOG = ("state", "role", "limit", "counter", "claims", "raises", "letter")
@@ -132,7 +132,7 @@ def row_differences(contract: Contract, row: Mapping[str, Any], model: Standing)
         pending=row["pending"] and row["pending"]["trigger"],
         effects=row["undoable"] is True if row["role"] != "done" else model.effects,
         letter=row["letter"],
-        wish=next((wish for wish in contract.choices("exhaust") if row["type"] == type_of(wish)), None),
+        chosen_end=next((wish for wish in contract.choices("exhaust") if row["type"] == type_of(wish)), None),
     )  # fmt: skip
     return _unequal("the row", seen, model, [one.name for one in fields(Standing)])
 

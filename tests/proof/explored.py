@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tenure import explore
-from tenure.contract import Contract
-from tenure.step import Action, Standing, Stepped, in_budget, step
+from tenure.contracts.declaration import Contract
+from tenure.model import explore
+from tenure.model.step import Action, Standing, Stepped, in_budget, step
 
 #: How long a history that finds nothing new may be.
 AT_MOST = 30
@@ -31,8 +31,8 @@ class Graph:
     def __init__(self, contract: Contract, *, exact: bool) -> None:
         walk = explore._Walk(contract, 2)
         assert walk.run(60, None).complete
-        self.worlds = list(walk.parents)
-        self.births = [n for n, world in enumerate(self.worlds) if walk.parents[world] is None]
+        self.worlds = list(walk.nodes)
+        self.births = [n for n, world in enumerate(self.worlds) if walk.nodes[world].parent is None]
         self.done = [world.job.role == "done" for world in self.worlds]
         #: Of each world: (step, what is done, the world after it); and the steps that leave it as it is.
         self.onward: list[list[tuple[int, Action, int]]] = []
@@ -62,7 +62,7 @@ def _alike(contract: Contract, job: Standing, action: Action) -> tuple[Standing,
         raises=0,
         counter=int(left),
         due=job.due or job.role not in ("ready", "waiting"),
-        wish=job.wish if action.verb == "fail" and not left else None,
+        chosen_end=job.chosen_end if action.verb == "fail" and not left else None,
     )
     return known, replace(action, proof=action.proof and int(action.proof == job.claims))
 

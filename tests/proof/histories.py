@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.job_type import JobType
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.job_type import JobType
 from tenure.postgres.store import Store
 from tests.harness import Harness
 

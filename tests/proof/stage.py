@@ -14,18 +14,18 @@ from uuid import uuid4
 
 import psycopg
 
-from tenure.contract import HELD, Contract
+from tenure.contracts.declaration import HELD, Contract
 from tenure.errors import Refused
-from tenure.explore import Move, Story, World
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.job_type import JobType
-from tenure.outcome import Effect
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.job_type import JobType
+from tenure.jobs.outcome import Effect
+from tenure.model.counterexample import Counterexample, Move, World
+from tenure.model.step import HOLDER_ACTIONS, Action, Row, Standing, Stepped, settle, step
+from tenure.model.step import Refused as Refusal
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.registry import Registry
 from tenure.postgres.store import Store
 from tenure.proof.audit import Violation, audit
-from tenure.step import HOLDERS_VERBS, Action, Row, Standing, Stepped, settle, step
-from tenure.step import Refused as Refusal
 from tests.harness import Harness
 from tests.proof.compare import (
     LOOK,
@@ -93,7 +93,7 @@ class Stage:
     def enter(self, born: Standing) -> Player:
         """A new job, alone in its queue."""
         queue = f"queue-{next(self._jobs)}"
-        job = NewJob(type_of(born.wish), contract=self.contract.name, queue=queue, max_attempts=born.limit)
+        job = NewJob(type_of(born.chosen_end), contract=self.contract.name, queue=queue, max_attempts=born.limit)
         job.delay_ms = None if born.due else LATER_MS
         return Player(self, now(self.store.enqueue(job)).job_id, queue, born)
 
@@ -175,12 +175,12 @@ class Player:
     def _told(self, wrong: list[str]) -> str:
         """The story so far, and what is wrong at its end."""
         born = f"{self.contract.name}: a job with a limit of {self.born.limit}, {'due' if self.born.due else 'not due'}"
-        wish = f", of a type that wishes to end in {self.born.wish}" if self.born.wish else ""
-        told = Story("PostgreSQL and the model", "they differ", self.story).told()
+        wish = f", of a type that wishes to end in {self.born.chosen_end}" if self.born.chosen_end else ""
+        told = Counterexample("PostgreSQL and the model", "they differ", self.story).lines()
         return "\n".join(["", born + wish, *told, *(f"  {difference}" for difference in wrong)])
 
     def _who(self, action: Action) -> str:
-        if action.verb in HOLDERS_VERBS:
+        if action.verb in HOLDER_ACTIONS:
             if action.proof not in self.known.won:
                 return "a stranger"
             return f"the {'holder' if action.proof == self.model.claims else 'lost holder'} of claim {action.proof}"
@@ -194,7 +194,7 @@ class Player:
         if verb in ("lapse", "ripen"):
             return self._pass_time(action)
         try:
-            if verb in HOLDERS_VERBS:
+            if verb in HOLDER_ACTIONS:
                 return now(self._as_holder(action, self._proof(action.proof)))
             if verb in UPKEEP:
                 moved = now(getattr(self.store, verb)(self.contract.name))

@@ -10,17 +10,18 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.postgres.store import Store
-from tenure.proof import Audited, Violation, audit
+from tenure.proof import AuditReport, Violation, audit
 from tests.harness import Harness
 from tests.proof.breaks import EFFECTS, ELSEWHERE, LETTERS, LOGS, ROWS, Break
 from tests.proof.conftest import World
+from tests.proof.histories import WIDTH
 
 BREAKS = [*ROWS, *LOGS, *LETTERS, *EFFECTS]
 #: The module: its name in its package is the function's.
 AUDITING = sys.modules["tenure.proof.audit"]
 
 
-async def audited(dsn: str) -> Audited:
+async def audited(dsn: str) -> AuditReport:
     """What an audit of this database finds."""
     async with Store.open(dsn, connections=1) as store:
         return await audit(store)
@@ -72,7 +73,7 @@ async def test_how_large_a_page_is_makes_no_difference(
 
 async def test_a_page_of_long_logs_is_short(world: World) -> None:
     async with Store.open(world.dsn) as store:
-        page = await store.audit.page(0, 5_000, 10)
+        page = await store.audit.page(WIDTH - 1, 2 * WIDTH, 5_000, 10)
         *before, last = [job.seq for job in page.jobs]
         assert sum(before) < 10 <= sum(before) + last
         assert sum(log.text.count("\x1e") + 1 for log in page.logs) == sum(before) + last
@@ -146,7 +147,7 @@ async def test_a_contract_that_is_not_registered_is_named_for_each_of_its_jobs(w
 
 
 async def test_many_violations_are_counted_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AUDITING, "_KEPT", 5)
+    monkeypatch.setattr(AUDITING, "_MAX_VIOLATIONS", 5)
     broken(world.dsn, "update tenure.job_done set seq = seq + 1")
     report = await audited(world.dsn)
     assert (len(report.violations), report.more) == (5, report.jobs - report.live - 5)

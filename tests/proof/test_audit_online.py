@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tenure.contracts import BUILT_IN
-from tenure.job import Failure, NewJob
+from tenure.jobs.job import Failure, NewJob
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.statement import statement
 from tenure.postgres.store import Store
@@ -117,7 +117,7 @@ async def test_an_audit_of_a_database_at_work_finds_nothing_wrong_and_stops_nobo
         for _ in range(3):
             most = max(jobs, default=0)
             await until(lambda most=most: db.value(_COUNT) > most, 60)  # type: ignore[misc]
-            report = await audit(auditor, tell=look)
+            report = await audit(auditor, on_page=look)
             assert report.violations == []
             jobs.add(report.jobs)
         done = {"enqueue", "claim", "succeed", "fail"}
@@ -133,8 +133,8 @@ async def test_a_page_takes_only_locks_that_nobody_waits_for(own_world: World) -
     store = await Store.connect(make_conninfo(world.dsn, options="-c lock_timeout=200"))
     with psycopg.connect(engine_dsn(world.dsn)) as reader, Harness(world.dsn) as db:
         spans = {"lows": [0], "highs": [2**62], "after": 0, "limit": 5_000, "rows": 50_000, "since": None}
-        names = ("jobs", "events", "letters", "effects", "keys", "leaving")
-        for name in ("steady", *(f"audit_{one}" for one in names)):
+        names = ("jobs", "events", "dead_letters", "effects", "keys", "dropping_ranges")
+        for name in ("begin_snapshot", *(f"audit_{one}" for one in names)):
             one = statement(name, spans)
             psycopg.RawCursor(reader).execute(one.query.text.encode(), one.values)
         pid = reader.info.backend_pid
@@ -172,4 +172,4 @@ async def test_a_log_too_long_to_keep_is_folded_too(store: Store, db: Harness) -
     db.sql("set session_replication_role = replica")
     db.sql("update tenure.event set from_state = 'queued', to_state = 'queued' where job_id = %s and seq = 41", job_id)
     (found,) = (await audit(store)).violations
-    assert found == ("the contract", job_id, "log row 41: heartbeat tells of queued, and the job was running")
+    assert found == ("the contract", job_id, "log row 41: heartbeat was logged in queued, and the job was running")

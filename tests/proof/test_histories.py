@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.step import Action, Standing
+from tenure.model.step import Action, Standing
 from tests.proof.explored import Graph, Histories
 from tests.proof.stage import Stage
 

@@ -12,12 +12,12 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import JobNotFound
-from tenure.job import NewJob
-from tenure.job_type import JobType
-from tenure.outcome import Outcome
+from tenure.jobs.job import NewJob
+from tenure.jobs.job_type import JobType
+from tenure.jobs.outcome import Outcome
 from tenure.postgres.store import Store
 from tenure.proof import audit
-from tenure.proof.cases import PLACE, QUICK
+from tenure.proof.gate_b2_cases import FAST_NUMBERS, REPLAY_QUEUE
 from tenure.proof.replay import replay
 from tests.harness import Harness
 from tests.proof.conftest import World
@@ -46,7 +46,7 @@ class Quick(Store):
 async def quick(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     """A store whose waits are milliseconds, on the lived database or on one of the test's own."""
     dsn = request.getfixturevalue("world").dsn if "world" in request.fixturenames else request.getfixturevalue("dsn")
-    async with Quick.open(dsn, numbers=dict.fromkeys(BUILT_IN, QUICK)) as store:
+    async with Quick.open(dsn, numbers=dict.fromkeys(BUILT_IN, FAST_NUMBERS)) as store:
         assert isinstance(store, Quick)
         store.dsn = dsn
         yield store
@@ -59,14 +59,14 @@ async def test_every_recorded_life_happens_again(world: World, quick: Store, con
     for name, job_id in ours.items():
         report = await replay(quick, job_id)
         assert report.as_job_id != job_id
-        if report.place is not None:
-            parted[name] = (report.place, report.why)
+        if report.first_difference is not None:
+            parted[name] = (report.first_difference, report.why)
         else:
             assert report.replayed == report.recorded, name
     assert parted == {}
     with Harness(world.dsn) as db:
-        left = db.sql("select id, state from tenure.job where queue = %s", PLACE)
-        again = db.value("select count(*) from tenure.job_done where queue = %s", PLACE)
+        left = db.sql("select id, state from tenure.job where queue = %s", REPLAY_QUEUE)
+        again = db.value("select count(*) from tenure.job_done where queue = %s", REPLAY_QUEUE)
     assert (left, again) == ([], len(ours)), "nothing is left that could run, or that keeps its range"
     assert (await audit(quick)).violations == []
 
@@ -119,13 +119,13 @@ def tamper(db: Harness, sql: str, *values: Any) -> None:
 async def test_a_tampered_log_parts_at_the_right_row(
     quick: Store, db: Harness, monkeypatch: pytest.MonkeyPatch, change: str, place: int, says: str
 ) -> None:
-    monkeypatch.setattr(_REPLAYING, "_DUE_WITHIN", 0.2)
+    monkeypatch.setattr(_REPLAYING, "_DUE_TIMEOUT_S", 0.2)
     job_id = await Player(quick, db).live("standard", LIVES["standard"]["rich"][0])
-    assert (await replay(quick, job_id)).place is None
+    assert (await replay(quick, job_id)).first_difference is None
     what, _, which = change.partition(" where ")
     tamper(db, f"update tenure.event set {what} where {which} and job_id = %s", job_id)
     report = await replay(quick, job_id)
-    assert report.place == place
+    assert report.first_difference == place
     assert says in str(report.why)
     assert report.replayed[: place - 1] == report.recorded[: place - 1]
     assert db.sql("select id from tenure.job") == []
@@ -137,7 +137,7 @@ async def test_a_second_end_is_only_in_the_record(quick: Store, db: Harness) -> 
     again = f"select job_id, ts, 3, {columns} from tenure.event where job_id = %s and seq = 2"
     tamper(db, f"insert into tenure.event (job_id, ts, seq, {columns}) {again}", job_id)
     report = await replay(quick, job_id)
-    assert report.place == 3
+    assert report.first_difference == 3
     assert "succeed: running → completed (claim 1, counter 1): only in the record" in str(report.why)
 
 
@@ -145,29 +145,29 @@ async def test_a_log_whose_end_was_cut_out_goes_on_in_the_replay(quick: Store, d
     job_id = await Player(quick, db).live("gate_b2", "claim break")
     tamper(db, "delete from tenure.event where job_id = %s and seq = 4", job_id)
     report = await replay(quick, job_id)
-    assert report.place == 4
+    assert report.first_difference == 4
     assert report.why == "settle: dlq_recorded → failed (claim 1, counter 0): only in the replay"
 
 
 async def test_renewals_depend_on_the_clock_and_rows_keep_their_numbers(quick: Store, db: Harness) -> None:
     player = Player(quick, db)
     job_id = await player.live("reliability", "claim*")
-    db.sql("update tenure.job set lease_expires_at = now() + interval '20 seconds' where id = %s", job_id)
+    db.wear(job_id)
     (job,) = await quick.jobs([job_id])
     await quick.heartbeat(job.held)
     await quick.succeed(job.held)
     assert [row["trigger"] for row in db.log(job_id)] == ["claim", "start", "heartbeat", "renewed", "succeed"]
-    assert (await replay(quick, job_id)).place is None
+    assert (await replay(quick, job_id)).first_difference is None
     tamper(db, "update tenure.event set counter = 3 where job_id = %s and seq = 5", job_id)
-    assert (await replay(quick, job_id)).place == 5
+    assert (await replay(quick, job_id)).first_difference == 5
 
 
 async def test_a_type_that_waits_too_long_says_so(quick: Store, db: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_REPLAYING, "_DUE_WITHIN", 0.2)
+    monkeypatch.setattr(_REPLAYING, "_DUE_TIMEOUT_S", 0.2)
     await quick.types.declare([JobType("slow", backoff_base_ms=60_000, backoff_cap_ms=60_000)])
     job_id = await Player(quick, db).live("standard", "claim fail claim succeed", type="slow")
     report = await replay(quick, job_id)
-    assert report.place == 3
+    assert report.first_difference == 3
     assert "the job was not due within 0.2 seconds" in str(report.why)
 
 
@@ -180,7 +180,7 @@ async def test_others_jobs_do_not_disturb_a_replay(quick: Store, db: Harness) ->
         db.due(other)
         db.expire(await player.live("dispatcher", "claim"))
     report = await replay(quick, job_id)
-    assert (report.place, report.why) == (None, None)
+    assert (report.first_difference, report.why) == (None, None)
 
 
 async def test_a_job_that_is_not_there_is_refused_and_nothing_is_made(quick: Store, db: Harness) -> None:
@@ -192,5 +192,5 @@ async def test_a_job_that_is_not_there_is_refused_and_nothing_is_made(quick: Sto
 async def test_a_job_without_a_log_has_nothing_to_differ(quick: Store, db: Harness) -> None:
     made = await quick.enqueue(NewJob("t", json.loads('{"deep": [1, {"er": null}]}')))
     report = await replay(quick, made.job_id)
-    assert (report.recorded, report.replayed, report.place) == ([], [], None)
+    assert (report.recorded, report.replayed, report.first_difference) == ([], [], None)
     assert db.row(report.as_job_id)["state"] == "cancelled"

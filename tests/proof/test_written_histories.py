@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.step import born
+from tenure.model.step import new_standing
 from tests.actions import action
 from tests.proof.stage import Stage
 
@@ -37,7 +37,7 @@ def test_postgresql_follows_the_model_through_a_written_history(dsn: str, rule: 
     name, words, end = HISTORIES[rule]
     contract = BUILT_IN[name]
     with Stage(dsn, contract) as stage:
-        player = stage.enter(born(contract, None if contract.budget.minimum == contract.budget.maximum else 2))
+        player = stage.enter(new_standing(contract, None if contract.budget.minimum == contract.budget.maximum else 2))
         for word in words.split():
             player.act(action(word, player.model))
         assert player.row["state"] == end
@@ -47,7 +47,7 @@ def test_postgresql_follows_the_model_through_a_written_history(dsn: str, rule: 
 @pytest.mark.parametrize("word", ["succeed", "fail", "heartbeat", "effect", "hand_back", "late:succeed"])
 def test_a_job_at_its_commit_point_refuses_what_the_model_refuses(dsn: str, word: str) -> None:
     with Stage(dsn, BUILT_IN["gate_b2"]) as stage:
-        player = stage.enter(born(BUILT_IN["gate_b2"], 3))
+        player = stage.enter(new_standing(BUILT_IN["gate_b2"], 3))
         for step in ("claim", "fail:fatal"):
             player.act(action(step, player.model), stopped=True)
         assert player.row["state"] == "dlq_pending"

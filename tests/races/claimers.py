@@ -17,7 +17,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from tenure.errors import Refused
-from tenure.job import Job
+from tenure.jobs.job import Job
 from tests.races.sessions import Session
 
 _FORK = multiprocessing.get_context("fork")

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, Self
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import Refused
-from tenure.job import Failure, Held, NewJob
-from tenure.outcome import Enqueued, Moved, Noted
+from tenure.jobs.job import Failure, Held, NewJob
+from tenure.jobs.outcome import Enqueued, Moved, Noted
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.holder_calls import calls
 from tests.races.sessions import Session, now
 
 _BATCH = 100  # jobs prepared at once, at the most
@@ -163,7 +164,7 @@ class Ring:
         while batch := list(itertools.islice(made, self._batch)):
             held = [job.held for job in self.preparer.claim(contract, batch[0].queue, len(batch))]
             assert sorted(one.id for one in held) == [each.job_id for each in batch]
-            now(self.preparer.store.start_many(held))
+            now(self.preparer.store.report("start", calls(held)))
             self.db.sql(_LONG_LEASES, [one.id for one in held])
             yield from (Round(one.id, batch[0].queue, one) for one in held)
 
@@ -171,7 +172,9 @@ class Ring:
         """A round for each of many open dead letters."""
         held = self.held(contract)
         while batch := list(itertools.islice(held, self._batch)):
-            now(self.preparer.store.fail_many([each.lease for each in batch], [FATAL] * len(batch)))
+            now(
+                self.preparer.store.report("fail", calls([each.lease for each in batch], failures=[FATAL] * len(batch)))
+            )
             for each in batch:
                 letter = now(self.preparer.store.letters.of_job(each.job_id))
                 assert letter.status == "open"
@@ -304,7 +307,7 @@ def upkeep_of(verb: str, contract: str) -> Call:
 async def beat(store: Store, fight: Round) -> Noted:
     """Beat until it is known whether the job is kept: busy is not lost."""
     while True:
-        (answer,) = await store.heartbeat_many([fight.lease])
+        (answer,) = await store.report("heartbeat", calls([fight.lease]))
         if isinstance(answer, Noted):
             return answer
         if answer.code != "BUSY":

@@ -15,9 +15,10 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from tenure.errors import Refused
-from tenure.job import Failure, Held, Job, NewJob
-from tenure.outcome import Enqueued, Moved, Outcome
-from tenure.postgres.connect import engine_dsn, our_errors
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.outcome import Enqueued, Moved, Outcome
+from tenure.postgres.connect import engine_dsn, translate_errors
 from tenure.postgres.engine import Engine
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, run_sync
@@ -42,8 +43,8 @@ class OneConnection(Engine):
         super().__init__(None, Registry())  # type: ignore[arg-type]  # no pool: `run` is all that ever asked for it
         self.connection = connection
 
-    async def run(self, plan: Callable[[], Plan[T]]) -> T:
-        with our_errors():
+    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False) -> T:
+        with translate_errors():
             return run_sync(self.connection, plan())
 
 
@@ -103,14 +104,10 @@ class Session:
 
     def finish(self, verb: str, held: Held, failure: Failure = TRANSIENT) -> Outcome | None:
         """Start, succeed or fail."""
-        if verb == "fail":
-            (outcome,) = now(self.store.fail_many([held], [failure]))
-            return outcome
-        if verb == "succeed":
-            (outcome,) = now(self.store.succeed_many([held]))
-            return outcome
-        (started,) = now(self.store.start_many([held]))
-        return started
+        outcome: Outcome | None
+        call = HolderCall(held, failure=failure if verb == "fail" else None)
+        (outcome,) = now(self.store.report(verb, [call]))
+        return outcome
 
     def upkeep(self, verb: str, contract: str) -> list[Outcome]:
         """Reap, promote or settle."""

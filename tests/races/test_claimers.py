@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from tenure.job import NewJob
+from tenure.jobs.job import NewJob
 from tests.races.claimers import Claimers, claim_all, claim_keyed, claim_once, claim_one, work_or_die
 from tests.races.sessions import Arena
 

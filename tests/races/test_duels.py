@@ -13,9 +13,9 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.errors import InvalidTransition, Refused, StaleLease
-from tenure.job import Failure, Job
-from tenure.outcome import Moved, Noted, Outcome
-from tenure.postgres.letters import Letter
+from tenure.jobs.job import Failure, Job
+from tenure.jobs.outcome import Moved, Noted, Outcome
+from tenure.postgres.dead_letters import DeadLetter
 from tenure.postgres.store import Store
 from tests.races.duels import FATAL, Ring, Round, beat, has_won, upkeep_of
 from tests.races.sessions import TRANSIENT, now
@@ -224,7 +224,7 @@ def ways_to_a_letter(contract: str) -> list[str]:
     return [*steps_to_run(contract), "fatal"] + ["settle"] * (contract == "gate_b2")
 
 
-async def approve_as_bob(store: Store, fight: Round) -> Letter:
+async def approve_as_bob(store: Store, fight: Round) -> DeadLetter:
     """A second person agrees."""
     return await store.letters.approve_discard(fight.paper, person="Bob")
 
@@ -238,7 +238,7 @@ def asked_to_discard(ring: Ring) -> Iterator[Round]:
 
 @SIZES
 def test_approve_against_approve_discards_by_one_of_the_two(ring: Ring) -> None:
-    async def approve_as_cyd(store: Store, fight: Round) -> Letter:
+    async def approve_as_cyd(store: Store, fight: Round) -> DeadLetter:
         return await store.letters.approve_discard(fight.paper, person="Cyd")
 
     approved = {}

@@ -7,11 +7,11 @@ from uuid import uuid4
 import pytest
 
 from tenure.errors import Refused
-from tenure.job import Job, NewJob
-from tenure.outcome import Enqueued, Moved, Noted
+from tenure.jobs.job import Job, NewJob
+from tenure.jobs.outcome import Enqueued, Moved, Noted
 from tests.races.sessions import Arena, now
 
-pytestmark = [pytest.mark.serial, pytest.mark.core]
+pytestmark = pytest.mark.core
 
 
 @pytest.mark.parametrize("verb", ["claim_by_id", "cancel"])

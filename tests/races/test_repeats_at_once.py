@@ -6,6 +6,7 @@ Eight callers are released together; two are led by the hand, so that the second
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
@@ -13,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from tenure.errors import IdempotencyConflict, Refused
-from tenure.job import Held, Job
-from tenure.postgres.letters import Letter
+from tenure.jobs.job import Held, Job
+from tenure.postgres.dead_letters import DeadLetter
 from tenure.postgres.store import Store
 from tests.contracts.repeats import FATAL, KEYED, everything, say
 from tests.harness import at_once
@@ -78,7 +79,7 @@ def test_eight_reliability_holders_with_one_key_have_one_effect_and_one_answer(
 ) -> None:
     held = in_hand(arena, "reliability", verb)
     if verb == "renew":
-        arena.db.sql("update tenure.job set lease_expires_at = now() + interval '20 s' where id = %s", held.id)
+        arena.db.wear(held.id)
     logged = len(arena.db.log(held.id))
     answers = all_at_once(callers, saying("heartbeat" if verb == "renew" else verb, held, "k"))
     assert not isinstance(answers[0], str), f"refused: {answers[0]}"
@@ -96,6 +97,24 @@ def test_eight_reliability_claims_with_one_key_take_one_job(arena: Arena, caller
     assert [[job.id for job in jobs] for jobs in answers] == [[job_id]] * CALLERS
     assert answers == [answers[0]] * CALLERS
     assert len(arena.db.log(job_id)) == 1
+
+
+def test_repeat_of_a_claim_that_has_its_rows_but_not_yet_its_key_gets_the_same_jobs(
+    arena: Arena, callers: list[Session]
+) -> None:
+    waits = "select coalesce((select wait_event_type = 'Lock' from pg_stat_activity where pid = %s), false)"
+    for _ in range(8):
+        _, queue = arena.made("standard")
+        key = uuid4()
+        arena.first.begin()
+        arena.first.sql("insert into tenure.claim (key) values (%s)", key)  # the claim waits here, with its row locked
+        first = arena.behind(lambda key=key, queue=queue: arena.second.claim("standard", queue, key=key))  # type: ignore[misc]
+        with ThreadPoolExecutor() as pool:
+            repeat = pool.submit(callers[0].claim, "standard", queue, key=key)
+            while not arena.db.value(waits, callers[0].pid):
+                assert not repeat.done(), f"the repeat did not wait: {repeat.result()}"
+            arena.first.end("rollback")
+            assert [job.id for job in repeat.result(60)] == [job.id for job in first.result(60)] != []
 
 
 OPERATIONS: dict[str, Callable[[int], Ask]] = {
@@ -189,7 +208,7 @@ def test_eight_approvals_with_one_key_are_one_discard(arena: Arena, callers: lis
         ("bob", lambda store: store.letters.approve_discard(letter, person="bob", key=f"agree {letter}")),
     ):
         answers = all_at_once(callers, call)
-        assert isinstance(answers[0], Letter), f"{person} refused: {answers[0]}"
+        assert isinstance(answers[0], DeadLetter), f"{person} refused: {answers[0]}"
         assert answers == [answers[0]] * CALLERS
     assert answers[0].status == "discarded"
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidTransition, NotDue, Refused, StaleLease
-from tenure.job import Held, Job
-from tenure.outcome import Moved, Outcome
+from tenure.jobs.job import Held, Job
+from tenure.jobs.outcome import Moved, Outcome
 from tests.races.sessions import CONTRACTS, Arena
 
-pytestmark = [pytest.mark.serial, pytest.mark.core]
+pytestmark = pytest.mark.core
 
 Answer = type[Moved] | type[Job] | type[Refused]
 

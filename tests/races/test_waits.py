@@ -9,14 +9,15 @@ from uuid import uuid4
 import pytest
 
 from tenure.errors import Busy, IdempotencyConflict, Refused, StaleLease
-from tenure.job import Held, Job, NewJob
-from tenure.outcome import Enqueued, Moved
+from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.outcome import Enqueued, Moved
 from tenure.postgres import connect
 from tenure.postgres.store import Store
 from tests.clock import MOMENT, TICK, StoppedClock
+from tests.holder_calls import calls
 from tests.races.sessions import CONTRACTS, PATIENT, TRANSIENT, Arena, now
 
-pytestmark = [pytest.mark.serial, pytest.mark.core]
+pytestmark = pytest.mark.core
 
 ENDS = pytest.mark.parametrize("end", ["commit", "rollback"])
 
@@ -186,7 +187,7 @@ def fifty(arena: Arena, contract: str, *, started: bool) -> list[Held]:
     arena.second.enqueue(*[NewJob("t", contract=contract, queue=queue)] * 49)
     held = [job.held for job in arena.second.claim(contract, queue, 50)]
     if started:
-        now(arena.second.store.start_many(held))
+        now(arena.second.store.report("start", calls(held)))
     return held
 
 
@@ -203,11 +204,11 @@ async def test_one_locked_row_does_not_stall_the_batch(
     arena.first.begin()
     arena.first.lock(locked.id)
     if verb == "fail":
-        outcomes = [*await impatient_store.fail_many(held, [TRANSIENT] * 50)]
+        outcomes = [*await impatient_store.report("fail", calls(held, failures=[TRANSIENT] * 50))]
     elif verb == "start":
-        outcomes = [outcome for outcome in await impatient_store.start_many(held) if outcome is not None]
+        outcomes = [outcome for outcome in await impatient_store.report("start", calls(held)) if outcome is not None]
     else:
-        outcomes = [*await impatient_store.succeed_many(held)]
+        outcomes = [*await impatient_store.report("succeed", calls(held))]
     arena.first.end("rollback")
 
     assert len(held) == len(outcomes) == 50

@@ -17,6 +17,7 @@ from textwrap import indent
 import pytest
 
 from tenure.embedded import Cluster
+from tests.installed import with_plugin
 
 ROOT = Path(__file__).parents[2]
 #: Pages for people who never saw Tenure: a type checker accepts what they are told to write.
@@ -57,11 +58,10 @@ def laid_out(name: str, directory: Path) -> tuple[list[Path], str]:
 
 
 def python(directory: Path, *arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python there as a user would: with no address of a database, and no plugins of ours."""
-    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    """Run Python there as a user would who has installed Tenure: with no address of a database."""
     return subprocess.run(
         [sys.executable, *arguments],
-        input=code, text=True, capture_output=True, cwd=directory, env=environment, timeout=60,
+        input=code, text=True, capture_output=True, cwd=directory, env=with_plugin(directory / "site"), timeout=100,
     )  # fmt: skip
 
 
@@ -93,13 +93,13 @@ def test_snippets_of_a_document_run_in_order(name: str, tmp_path: Path) -> None:
 def test_the_readme_runs_as_it_is_and_so_does_its_worker(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     files, program = laid_out("README.md", tmp_path)
-    assert (files[0].name, program) == ("try.py", "")
+    assert (files[0].name, program) == ("hello.py", "")
     with Cluster(tmp_path / ".tenure"):  # started once for all of them
         said = run_files(files, tmp_path)
         (command,) = re.findall(r"^\$ tenure (worker .*)$", text, flags=re.MULTILINE)
         worked = python(tmp_path, "-m", "tenure", *shlex.split(command), "--until-idle")
-    assert f"it says `{said['try.py'].stdout.strip()}`" in text
-    assert said["try.py"].stderr == ""
+    assert f"it prints `{said['hello.py'].stdout.strip()}`" in text
+    assert said["hello.py"].stderr == ""
     assert worked.returncode == 0, worked.stderr
     assert "works on mail, default, 50 at a time" in worked.stderr
 

@@ -12,14 +12,14 @@ from uuid import uuid4
 
 import pytest
 
-from tenure.job import NewJob
+from tenure.jobs.job import NewJob
 from tenure.postgres.store import Store
-from tenure.upkeep import Pace, Report, Upkeep
-from tenure.upkeep.loops import Work
+from tenure.upkeep import Periods, Report, Upkeep
+from tenure.upkeep.loops import Round
 from tests.harness import Harness
 
 #: Rounds that a test need not wait for.
-QUICK = Pace(look=0.1, extend=0.2, forget=0.2, retire=0.2, vacuum=0.2, tidy=0.2)
+QUICK = Periods(look=0.1, extend=0.2, forget=0.2, retire=0.2, vacuum=0.2, vacuum_few=0.2)
 
 
 class Observed(Upkeep):
@@ -31,7 +31,7 @@ class Observed(Upkeep):
         self.ended, self.reported, self.troubled = Counter[str](), Counter[str](), Counter[str]()
         self.tasks: dict[str, asyncio.Task[Any] | None] = {}
 
-    async def _tried(self, name: str, period: float, work: Work) -> float | None:
+    async def _try(self, name: str, period: float, work: Round) -> float | None:
         async def noted() -> Report | None:
             report = await work()
             self.reported[name] += report is not None
@@ -40,7 +40,7 @@ class Observed(Upkeep):
 
         self.tasks[name] = asyncio.current_task()
         try:
-            return await super()._tried(name, period, noted)
+            return await super()._try(name, period, noted)
         finally:
             self.ended[name] += 1
 

@@ -1,4 +1,4 @@
-"""Law 13: when the database's clock jumps by more than a lease, nobody is reaped before holders could beat again."""
+"""Law 13: when the database's clock jumps by more than a lease, no lease is reaped before holders could beat again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tenure.job import NewJob
+from tenure.jobs.job import NewJob
 from tenure.postgres.store import Store
-from tenure.upkeep import Jump, Keep
-from tenure.upkeep.clock import Clock
+from tenure.upkeep import Jump, KeepTimes
+from tenure.upkeep.clock_jump import ClockWatch
 from tests.harness import Harness
 from tests.upkeep.running import QUICK, Observed, expired, ready, running, until
 
@@ -41,7 +41,7 @@ class Clocks:
         self.ours += seconds
         self.theirs += timedelta(seconds=seconds + jump)
 
-    def read(self, clock: Clock) -> float | None:
+    def read(self, clock: ClockWatch) -> float | None:
         """Read the database's clock as the loops do, under leases of 30 s; how far it jumped."""
         asked, shown = self.ours, self.theirs
         self.passes(self.slow)
@@ -56,7 +56,7 @@ async def set_lease(db: Harness, ids: list[int], lease_ms: int) -> None:
 
 def test_a_clock_that_goes_on_does_not_jump() -> None:
     clocks = Clocks()
-    clock = Clock(clocks.monotonic)
+    clock = ClockWatch(clocks.monotonic)
     assert clocks.read(clock) is None
     for seconds in (0.5, 1.0, 7_200.0, 0.0):  # two hours without the database, too
         clocks.passes(seconds, jump=0.9)
@@ -67,7 +67,7 @@ def test_a_clock_that_goes_on_does_not_jump() -> None:
 @pytest.mark.parametrize(("jump", "found"), [(29.0, False), (31.0, True), (-0.5, False), (-2.0, True)])
 def test_more_than_a_lease_ahead_or_a_second_back_is_a_jump(jump: float, found: bool) -> None:
     clocks = Clocks()
-    clock = Clock(clocks.monotonic)
+    clock = ClockWatch(clocks.monotonic)
     clocks.read(clock)
     clocks.passes(1, jump)
     assert clocks.read(clock) == (jump if found else None)
@@ -79,7 +79,7 @@ def test_more_than_a_lease_ahead_or_a_second_back_is_a_jump(jump: float, found: 
 
 def test_an_answer_that_took_long_is_no_jump() -> None:
     clocks = Clocks()
-    clock = Clock(clocks.monotonic)
+    clock = ClockWatch(clocks.monotonic)
     clocks.read(clock)
     for slow in (40.0, 0.0, 40.0, 40.0, 0.0):
         clocks.slow = slow
@@ -91,7 +91,9 @@ async def test_after_a_jump_nobody_is_reaped_before_the_time_of_a_lease(
     store: Store, db: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     clocks = Clocks()
-    loops = Observed(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic, on_jump=clocks.jumps.append)
+    loops = Observed(
+        store, periods=QUICK, clock=clocks.database, monotonic=clocks.monotonic, on_jump=clocks.jumps.append
+    )
     async with running(loops):
         await until(lambda: loops.ended["look"] >= 1)
         clocks.passes(1, jump=3_600)
@@ -103,13 +105,14 @@ async def test_after_a_jump_nobody_is_reaped_before_the_time_of_a_lease(
         await set_lease(db, ids, 100)  # the time of such a lease is over
         await until(lambda: ready(db, ids))
     assert [jump.seconds for jump in clocks.jumps] == [3_600.0]
-    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert record.getMessage().startswith("the database's clock jumped ahead by 3600.0 s: nobody is reaped before")
+    said = [record for record in caplog.records if record.name == "tenure.upkeep"]
+    (record,) = [record for record in said if record.levelno == logging.WARNING]
+    assert record.getMessage().startswith("the database's clock jumped ahead by 3600.0 s: no lease is reaped before")
 
 
 async def test_a_holder_that_beats_after_a_jump_keeps_its_job(store: Store, db: Harness) -> None:
     clocks = Clocks()
-    loops = Observed(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
+    loops = Observed(store, periods=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
     await store.enqueue(NewJob("t"))
     (job,) = await store.claim(worker="w")
     async with running(loops):
@@ -130,7 +133,7 @@ async def test_a_jump_back_is_said_and_reaping_goes_on_after_a_lease(
     store: Store, db: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     clocks = Clocks()
-    loops = Observed(store, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
+    loops = Observed(store, periods=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
     async with running(loops):
         await until(lambda: loops.ended["look"] >= 1)
         clocks.passes(1, jump=-90)
@@ -145,8 +148,8 @@ async def test_a_jump_back_is_said_and_reaping_goes_on_after_a_lease(
 
 async def test_nothing_is_forgotten_in_the_hour_after_a_jump(store: Store, db: Harness) -> None:
     clocks = Clocks()
-    keep = Keep(claims=60)
-    loops = Observed(store, keep, pace=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
+    keep = KeepTimes(claim_keys_s=60)
+    loops = Observed(store, keep, periods=QUICK, clock=clocks.database, monotonic=clocks.monotonic)
     async with running(loops):
         await until(lambda: loops.ended["look"] >= 1)
         clocks.passes(1, jump=86_400)
@@ -159,9 +162,9 @@ async def test_nothing_is_forgotten_in_the_hour_after_a_jump(store: Store, db: H
 
 
 async def test_reaping_stops_where_its_reader_trusts_the_clock_no_longer(store: Store, db: Harness) -> None:
-    ids = await expired(store, db)
-    now = db.value("select clock_timestamp()")
+    ids = await expired(store, db, lease_ms=_HOUR_MS)
+    now, lease = db.value("select clock_timestamp()"), timedelta(hours=1)
     assert await store.reap("standard", until=now) == [], "the clock went past it between the look and the reaping"
-    assert await store.reap("standard", jumped=now - timedelta(seconds=29)) == []
-    assert len(await store.reap("standard", until=now + timedelta(hours=1), jumped=now - timedelta(seconds=31))) == 1
+    assert await store.reap("standard", jumped=now - 0.8 * lease) == []
+    assert len(await store.reap("standard", until=now + lease, jumped=now - 1.2 * lease)) == 1
     assert ready(db, ids)

@@ -14,12 +14,12 @@ import pytest
 from tenure.contracts import BUILT_IN
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
-from tenure.upkeep import Pace, Upkeep
+from tenure.upkeep import Periods, Upkeep
 from tests.harness import Harness
 from tests.postgres.test_statement_count import counting
-from tests.test_upkeep import EVERYTHING, at_the_commit_point, everything_is_done, neglected
-from tests.test_upkeep import expired as died
 from tests.upkeep.running import QUICK, Observed, expired, lines, ready, running, until
+from tests.upkeep.test_upkeep import EVERYTHING, at_the_commit_point, everything_is_done, neglected
+from tests.upkeep.test_upkeep import expired as died
 
 #: Jobs with as many dead rows behind them as hinder a claim.
 _FILL = """
@@ -64,9 +64,9 @@ async def test_a_lease_that_ran_out_is_reaped_by_the_next_look_which_comes_withi
 async def test_the_loops_do_everything_that_one_round_does(
     store: Store, db: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "tenure.upkeep")
+    caplog.set_level(logging.DEBUG, "tenure.upkeep")
     jobs = await neglected(store, db)
-    loops = Upkeep(store, pace=QUICK)
+    loops = Upkeep(store, periods=QUICK)
     done: Counter[str] = Counter()
     for (part, _), did in EVERYTHING.items():
         done[part] += did
@@ -82,14 +82,14 @@ async def test_the_loops_do_everything_that_one_round_does(
 
 async def test_a_full_batch_goes_on_at_once(store: Store, db: Harness) -> None:
     ids = await expired(store, db, 2_500)
-    loops = Upkeep(store, pace=Pace(look=600))  # it looks once
+    loops = Upkeep(store, periods=Periods(look=600))  # it looks once
     async with running(loops):
         await until(lambda: loops.counts.get("reap") == 2_500)
     assert ready(db, ids)
 
 
 async def test_loops_that_are_cancelled_end_whatever_they_are_at(store: Store) -> None:
-    loops = Upkeep(store, pace=Pace(*(0.01,) * 6))
+    loops = Upkeep(store, periods=Periods(*(0.01,) * 6))
     for n in range(60):
         task = asyncio.create_task(loops.run())
         await asyncio.sleep(n / 1_000)
@@ -101,7 +101,7 @@ async def test_two_processes_side_by_side_do_each_thing_once(store: Store, db: H
     ids = await expired(store, db, 300)
     pending = await at_the_commit_point(store, db)
     async with Store.open(dsn) as other:
-        loops = [Observed(each, pace=QUICK) for each in (store, other)]
+        loops = [Observed(each, periods=QUICK) for each in (store, other)]
         async with running(*loops):
             for _ in range(5):
                 ids += await expired(store, db, 50)
@@ -122,7 +122,7 @@ async def test_two_processes_side_by_side_do_each_thing_once(store: Store, db: H
 
 async def test_a_contract_that_is_registered_later_is_looked_after_too(store: Store, db: Harness, dsn: str) -> None:
     mine = replace(BUILT_IN["standard"], name="mine", views=())
-    loops = Observed(store, pace=Pace(look=0.1))
+    loops = Observed(store, periods=Periods(look=0.1))
     async with running(loops):
         await until(lambda: loops.ended["look"] >= 1)
         migrate(dsn, {**BUILT_IN, "mine": mine})
@@ -134,14 +134,15 @@ async def test_a_contract_that_is_registered_later_is_looked_after_too(store: St
 async def test_a_contract_that_reclaims_in_place_is_left_to_its_claims(store: Store, db: Harness) -> None:
     last = await died(store, db, "phase27")
     await expired(store, db, contract="phase27")
-    assert (await store.watch.pressing()).reap == {"phase27"}
+    assert (await store.watch.find_pending()).reap == {"phase27"}
     assert [outcome.job_id for outcome in await store.reap("phase27")] == [last]
-    assert (await store.watch.pressing()).reap == frozenset()
+    assert (await store.watch.find_pending()).reap == frozenset()
 
 
 async def test_idle_loops_ask_about_two_questions_a_second(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     never = 1e9
-    rests, loops = Rests(monkeypatch), Observed(store, pace=Pace(extend=never, forget=never, retire=never))
+    periods = Periods(extend=never, forget=never, retire=never, workers=never)
+    rests, loops = Rests(monkeypatch), Observed(store, periods=periods)
     async with running(loops):
         await until(lambda: min(loops.ended["look"], loops.ended["extend"]) >= 1)
         with counting() as counted:
@@ -160,7 +161,7 @@ async def test_the_hot_table_is_vacuumed_while_it_moves_and_left_alone_when_it_d
 ) -> None:
     db.sql("alter table tenure.job set (autovacuum_enabled = false)")
     often = "select vacuum_count from pg_stat_user_tables where relid = 'tenure.job'::regclass"
-    loops = Observed(store, pace=replace(QUICK, tidy=3600))
+    loops = Observed(store, periods=replace(QUICK, vacuum_few=3600))
     async with running(loops):
         await loops.another_report("look")
         await loops.another_report("vacuum")

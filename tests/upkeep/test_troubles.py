@@ -9,14 +9,14 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tenure.errors import CannotConnect, ConnectionLost
-from tenure.postgres.history import History
 from tenure.postgres.migrate import migrate
+from tenure.postgres.retention import Retention
 from tenure.postgres.store import Store
 from tenure.upkeep import Report, Upkeep
-from tenure.upkeep.telling import Telling
+from tenure.upkeep.status_log import StatusLog
 from tests.harness import Harness
-from tests.test_upkeep import at_the_commit_point
 from tests.upkeep.running import QUICK, Observed, expired, lines, ready, running, until
+from tests.upkeep.test_upkeep import at_the_commit_point
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def app(dsn: str) -> AsyncIterator[Store]:
 @pytest.fixture(autouse=True)
 def heard(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """Everything that upkeep says."""
-    caplog.set_level(logging.INFO, "tenure.upkeep")
+    caplog.set_level(logging.DEBUG, "tenure.upkeep")
     return caplog
 
 
@@ -38,7 +38,7 @@ async def test_missing_rights_are_said_once_and_stop_nobody(
     app: Store, store: Store, db: Harness, heard: pytest.LogCaptureFixture
 ) -> None:
     db.sql("revoke all on tenure.key from tenure_app")
-    loops = Observed(app, pace=QUICK)
+    loops = Observed(app, periods=QUICK)
     async with running(loops):
         await until(lambda: {"forget keys", "retire"} <= set(loops.troubles))
         ids = await expired(store, db)
@@ -48,7 +48,9 @@ async def test_missing_rights_are_said_once_and_stop_nobody(
         db.sql("grant select, insert, update, delete on tenure.key to tenure_app")
         await until(lambda: "forget keys" not in loops.troubles)
     (first, last) = lines(heard, "forget keys")
-    assert first.startswith("forget keys: E-NOT-PERMITTED: this role may not do that (permission denied for table key)")
+    assert first.startswith(
+        "forget keys: E-NOT-PERMITTED: this role is not permitted to do that (permission denied for table key)"
+    )
     assert last.startswith("forget keys: works again after ")
     assert "only the owner of the tables can drop ranges" in loops.troubles["retire"]
 
@@ -57,7 +59,7 @@ async def test_missing_rights_are_said_once_and_stop_nobody(
 async def test_who_may_not_vacuum_says_so_once(
     app: Store, store: Store, db: Harness, heard: pytest.LogCaptureFixture
 ) -> None:
-    loops = Observed(app, pace=QUICK)
+    loops = Observed(app, periods=QUICK)
     async with running(loops):
         ids = await expired(store, db, 20)
         await until(lambda: ready(db, ids))  # nobody has their rows from now on
@@ -74,16 +76,16 @@ async def test_a_part_with_a_bug_is_told_with_its_traceback_and_the_others_go_on
     store: Store, db: Harness, heard: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[float] = []
-    forget = History.forget_claims
+    forget = Retention.forget_claims
 
-    async def broken(self: History, keep_sec: float) -> int:
+    async def broken(self: Retention, keep_sec: float) -> int:
         turns.append(keep_sec)
         if len(turns) > 3:
             return await forget(self, keep_sec)
         raise RuntimeError(f"a bug, turn {len(turns)}")
 
-    monkeypatch.setattr(History, "forget_claims", broken)
-    async with running(Upkeep(store, pace=QUICK)):
+    monkeypatch.setattr(Retention, "forget_claims", broken)
+    async with running(Upkeep(store, periods=QUICK)):
         ids = await expired(store, db)
         await until(lambda: ready(db, ids))
         await until(lambda: len(lines(heard, "forget claims")) == 2)
@@ -97,7 +99,7 @@ async def test_a_record_that_cannot_be_written_is_said_once_while_it_is_the_same
 ) -> None:
     pending = await at_the_commit_point(store, db)
     db.sql("alter table tenure.dead_letter add constraint no_paper check (contract <> 'gate_b2') not valid")
-    loops = Observed(store, pace=QUICK)
+    loops = Observed(store, periods=QUICK)
     async with running(loops):
         await until(lambda: len(lines(heard, "settle gate_b2")) == 1)
         await loops.another("settle gate_b2")
@@ -108,15 +110,15 @@ async def test_a_record_that_cannot_be_written_is_said_once_while_it_is_the_same
 
 
 def test_a_database_that_is_away_is_one_trouble_whatever_it_says(heard: pytest.LogCaptureFixture) -> None:
-    telling = Telling()
+    status = StatusLog()
     for error in (ConnectionLost("gone; repeat"), CannotConnect("not yet; try"), ConnectionLost("gone again")):
-        telling.failed("reap standard", error)
-    assert telling.troubles == {"reap standard": "E-CONNECTION-LOST: gone again"}
-    telling.reported(Report("reap", 2, "standard"))
-    assert telling.troubles == {}
+        status.log_failure("reap standard", error)
+    assert status.troubles == {"reap standard": "E-CONNECTION-LOST: gone again"}
+    status.log_report(Report("reap", 2, "standard"))
+    assert status.troubles == {}
     assert lines(heard, "reap standard")[:2] == [
         "reap standard: the database is away, trying again (E-CONNECTION-LOST: gone)",
         "reap standard: 2",
     ]
     assert len(heard.records) == 3
-    assert telling.counts == {"reap": 2}
+    assert status.counts == {"reap": 2}

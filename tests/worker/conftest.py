@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tenure.app import App
-from tests.worker.rounds import Polls, Pulse
+from tests.worker.rounds import Limits, Polls, Pulse
 from tests.worker.working import steady
 
 
@@ -29,3 +29,15 @@ def pulse(monkeypatch: pytest.MonkeyPatch) -> Pulse:
 def polls(monkeypatch: pytest.MonkeyPatch) -> Polls:
     """How often the workers of this process have looked for jobs."""
     return Polls(monkeypatch)
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    """The time limits of handlers; they pass when the test says so."""
+    return Limits(monkeypatch)
+
+
+@pytest.fixture
+def patient_presence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that give up no write of their row, however slow the machine is: one that has stopped has left."""
+    monkeypatch.setattr("tenure.worker.presence._TIMEOUT_S", 60.0)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -35,6 +35,7 @@ def begin(
     return subprocess.Popen(
         [sys.executable, "-m", "tenure", "worker", app, "--poll", "0.05", *arguments],
         cwd=ROOT, env={**os.environ, **numbers, "DATABASE_URL": dsn}, stderr=stderr, text=True,
+        start_new_session=True,
     )  # fmt: skip
 
 
@@ -60,9 +61,19 @@ def steady_worker(dsn: str, *arguments: str, app: str = "tests.worker.program:ap
 
 async def says(process: subprocess.Popen[str], part: str) -> None:
     """Read what a worker logs until a line has this in it."""
+    await line(process, part)
+
+
+async def line(process: subprocess.Popen[str], part: str) -> str:
+    """The first line that a worker logs with this in it; the limit only keeps a test from hanging."""
     assert process.stderr is not None
-    while part not in (line := await asyncio.to_thread(process.stderr.readline)):
-        assert line, f"the worker ended before it said {part!r}"
+    try:
+        async with asyncio.timeout(100):
+            while part not in (found := await asyncio.to_thread(process.stderr.readline)):
+                assert found, f"the worker ended before it said {part!r}"
+    except TimeoutError:
+        raise AssertionError(f"the worker never said {part!r}") from None
+    return found
 
 
 def is_frozen(process: subprocess.Popen[str]) -> bool:
@@ -71,7 +82,9 @@ def is_frozen(process: subprocess.Popen[str]) -> bool:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Kill it, frozen or not, and wait for it."""
+    """Kill a process, frozen or not, and what it forked where it has a session of its own; then wait for it."""
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
+    with suppress(ProcessLookupError):  # a forked process that goes on keeps the pipe open
+        os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -38,7 +38,8 @@ def doze(seconds: float) -> str:
 
 @app.task
 def hold(gate: str) -> str:
-    """Wait until a file is there."""
+    """Wait until a file is there, and say with another that the wait has begun."""
+    Path(f"{gate}.began").touch()
     _wait_for(Path(gate).exists)
     return "let go"
 
@@ -69,3 +70,32 @@ async def stand_still(seconds: float) -> int:
     os.kill(os.getpid(), signal.SIGSTOP)
     await asyncio.sleep(seconds)
     return os.getpid()
+
+
+@app.task
+async def swallow_cancels(began: str) -> None:
+    """Write a file, and go on for ever, whoever cancels it."""
+    await asyncio.to_thread(Path(began).touch)
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            continue
+
+
+@app.task
+async def sleep_in_a_thread(began: str) -> None:
+    """Write a file, and wait for a thread that cannot be ended."""
+
+    def sleep() -> None:
+        Path(began).touch()
+        time.sleep(600)
+
+    await asyncio.to_thread(sleep)
+
+
+@app.task
+async def block(gate: str) -> str:
+    """Stop the whole event loop until a file is there."""
+    _wait_for(Path(gate).exists)
+    return "let go"

@@ -1,4 +1,7 @@
-"""What a worker's loops have come past: its looks for jobs, and the beats of its heart, whose clock a test moves."""
+"""What a worker's loops have come past: its looks for jobs, the beats of its heart, and the time limits of handlers.
+
+A test moves the clock of the heart, and lets the time limits pass.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 import pytest
 
-from tenure.local import Local
-from tenure.worker import heart
+from tenure.client.direct import DirectClient
+from tenure.jobs.live_worker import LiveWorker
+from tenure.worker import heartbeat, running_job
 from tests.harness import Harness
 from tests.worker.working import LEASE_S, until
 
@@ -28,14 +33,14 @@ class Polls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ended = 0
-        due = Local.due
+        due = DirectClient.due
 
-        async def counted(local: Local, contracts: Sequence[str], queues: Sequence[str]) -> list[str]:
-            found = await due(local, contracts, queues)
+        async def counted(local: DirectClient, contracts: Sequence[str], worker: LiveWorker) -> list[str]:
+            found = await due(local, contracts, worker)
             self.ended += 1
             return found
 
-        monkeypatch.setattr(Local, "due", counted)
+        monkeypatch.setattr(DirectClient, "due", counted)
 
     async def another(self) -> None:
         """Wait until a worker has looked, done what it then had to do, and looked again."""
@@ -51,8 +56,8 @@ class Pulse:
         self.now = time.monotonic()
         #: How many hearts there are, and the rounds that each of them has ended.
         self.hearts, self.ended = 1, Counter[int]()
-        monkeypatch.setattr(heart, "time", self)
-        monkeypatch.setattr(heart, "asyncio", self)
+        monkeypatch.setattr(heartbeat, "time", self)
+        monkeypatch.setattr(heartbeat, "asyncio", self)
 
     def monotonic(self) -> float:
         """The time, for a heart."""
@@ -93,7 +98,35 @@ class Pulse:
 
     def _half_a_lease(self, db: Harness, ids: Sequence[int]) -> Iterator[Callable[[], bool]]:
         """Let it pass; what is to be waited for, one after the other."""
+        yield self.another()  # a beat that is under way would be answered by the old row, and planned by the new clock
         db.sql(_PASS, HALF_S, list(ids))
         self.passes(HALF_S)
         yield lambda: bool(db.value(_LEFT, list(ids)) > LEASE_S * 0.75)
         yield self.another()  # whoever renewed has heard so
+
+
+class Limits:
+    """The time limits of handlers in this process: they pass when a test says so, and not by themselves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._passed = 0.0
+        self._timers: list[tuple[float, asyncio.TimerHandle, Callable[[], None]]] = []
+        monkeypatch.setattr(running_job, "asyncio", self)
+
+    def get_running_loop(self) -> Self:
+        """The loop, for a job that sets its timer."""
+        return self
+
+    def call_later(self, seconds: float, late: Callable[[], None]) -> asyncio.TimerHandle:
+        """Set the timer of a handler, which may have begun some turns of the loop ago."""
+        timer = asyncio.get_running_loop().call_later(0 if seconds <= self._passed else 3_600, late)
+        self._timers.append((seconds, timer, late))
+        return timer
+
+    def passes(self, seconds: float) -> None:
+        """Let limits of up to so many seconds pass, for the handlers that have begun and from now on."""
+        self._passed = seconds
+        for limit, timer, late in self._timers:
+            if limit <= seconds and not timer.cancelled():
+                timer.cancel()
+                late()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import tenure
-from tenure.job import Stage
+from tenure.jobs.job import Stage
 
 app = tenure.App("postgresql://nowhere")
 

@@ -96,10 +96,10 @@ def _asked(said: list[str], environment: dict[str, str]) -> str:
 
 
 @pytest.mark.timeout(300)  # each look at the job is a process of its own
-def test_dev_runs_sample_tasks_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
+def test_dev_runs_samples_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     environment = _without_database()
     dev, said = _begun(tmp_path, environment=environment)
-    assert said[0] == f"made a PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another\n"
+    assert said[0][8:] == f" WARNING made a PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another\n"
     assert _asked(said, environment) == "1"
     command = [sys.executable, "-m", "tenure"]
     made = subprocess.run(

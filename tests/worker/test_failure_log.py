@@ -13,15 +13,15 @@ import pytest
 import tenure
 from tenure.app import App
 from tenure.errors import ConnectionLost
-from tenure.job import Failure, Held
-from tenure.local import Local
-from tenure.queue import Decision
-from tenure.rendered import iso
+from tenure.jobs.formats import format_iso
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.outcome import Moved
+from tenure.queue import FailureReporter
 from tenure.settings import Settings
 from tests.harness import Harness
 from tests.http.conftest import serving
 from tests.worker import tasks
-from tests.worker.working import QUICK, quick, until, working
+from tests.worker.working import STEADY, steady, until, working
 
 #: So long the queue's own policy lets every job wait: nothing runs a second time unless the test says so.
 POLICY = """
@@ -37,13 +37,13 @@ Place = Callable[[str], AbstractAsyncContextManager[App]]
 
 @asynccontextmanager
 async def beside_the_database(dsn: str) -> AsyncIterator[App]:
-    async with quick(dsn) as app:
+    async with steady(dsn) as app:
         yield app
 
 
 @asynccontextmanager
 async def through_a_dispatcher(dsn: str) -> AsyncIterator[App]:
-    with serving(dsn, numbers=QUICK) as url:
+    with serving(dsn, numbers=STEADY) as url:
         async with App(dispatcher_url=url, settings=Settings()) as app:
             yield app
 
@@ -87,14 +87,14 @@ async def test_retry_is_logged_once_with_the_rows_eta_to_the_microsecond(
         eta: datetime = db.value("select eta from tenure_simple.tasks where id = %s", ticket.id)
         (record,) = failures(log, ticket.id)
         first, *traceback = record.getMessage().splitlines()
-        assert first == f"job {ticket.id} of send, attempt 1 failed, retry at {iso(eta)}"
+        assert first == f"job {ticket.id} of send, attempt 1 failed, retry in 12.9 min, at {format_iso(eta)}"
         assert datetime.fromisoformat(first.rpartition(" ")[2]) == record.eta == eta
         assert (record.levelno, record.decision) == (logging.WARNING, "retry")
         assert (record.task, record.attempt, record.contract) == ("send", 1, "simple")
         assert (record.error_type, record.error_message) == ("TransientError", "busy")
         assert traceback[0].startswith("Traceback")
         assert traceback[-1].endswith("TransientError: busy")
-        assert any("in send" in line for line in traceback)
+        assert "in send" in traceback[1], "the first frame is the handler's own"
 
 
 @pytest.mark.req("S3-26")
@@ -173,17 +173,17 @@ async def test_retry_whose_answer_was_lost_is_logged_once_with_the_rows_eta(
     app: App, db: Harness, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db.sql(POLICY)
-    fail = Local.fail
-    lost: list[Decision] = []
+    report = FailureReporter.report
+    lost: list[Moved] = []
 
-    async def lose_the_first_answer(self: Local, held: Held, failure: Failure) -> Decision:
-        decision = await fail(self, held, failure)
+    async def lose_the_first_answer(self: FailureReporter, call: HolderCall) -> Moved:
+        moved = await report(self, call)
         if not lost:
-            lost.append(decision)
+            lost.append(moved)
             raise ConnectionLost("cut off")
-        return decision
+        return moved
 
-    monkeypatch.setattr(Local, "fail", lose_the_first_answer)
+    monkeypatch.setattr(FailureReporter, "report", lose_the_first_answer)
 
     @app.task(contract="simple")
     async def send() -> None:
@@ -197,7 +197,7 @@ async def test_retry_whose_answer_was_lost_is_logged_once_with_the_rows_eta(
     assert len(lost) == 1
     assert (record.levelno, record.eta) == (logging.WARNING, eta)
     assert worker.counts["retried"] == 1
-    assert f"retry at {iso(eta)}\n" in record.getMessage()
+    assert f"retry in 12.9 min, at {format_iso(eta)}\n" in record.getMessage()
 
 
 async def test_failure_that_is_refused_is_logged_with_its_traceback(

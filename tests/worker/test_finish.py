@@ -13,10 +13,11 @@ import pytest
 
 from tenure.app import App
 from tenure.errors import Busy, ConnectionLost, Refused
-from tenure.job import Held, Job
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Job
+from tenure.jobs.outcome import Moved
 from tenure.middleware import Middleware
-from tenure.outcome import Moved, Outcome
-from tenure.postgres import connect, gate
+from tenure.postgres import connect, move
 from tenure.postgres.statement import statement
 from tenure.postgres.store import Store
 from tenure.worker import Worker
@@ -76,7 +77,7 @@ async def ending_together(app: App, db: Harness, result: Callable[[int], Any], j
 def at_rest(worker: Worker) -> None:
     """Assert that a worker keeps nothing of jobs that it has told of."""
     slots = worker._slots
-    assert (worker._heart.held, slots.busy, slots.unsettled, slots.free) == (set(), 0, 0, slots.concurrency)
+    assert (worker._heartbeats.held, slots.busy, slots.unanswered, slots.free) == (set(), 0, 0, slots.concurrency)
 
 
 @contextmanager
@@ -91,14 +92,15 @@ def held_up(db: Harness) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How often the success of which job was told of and found its row locked."""
-    found, say = Counter[int](), Store.succeed_many
+    found, report = Counter[int](), Store.report
 
-    async def noted(store: Store, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
-        answers = await say(store, held, results)
-        found.update(one.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, Busy))
+    async def noted(store: Store, verb: str, calls: Sequence[HolderCall]) -> list[Any]:
+        answers = await report(store, verb, calls)
+        if verb == "succeed":
+            found.update(one.held.id for one, answer in zip(calls, answers, strict=True) if isinstance(answer, Busy))
         return answers
 
-    monkeypatch.setattr(Store, "succeed_many", noted)
+    monkeypatch.setattr(Store, "report", noted)
     return found
 
 
@@ -179,8 +181,8 @@ async def test_an_error_that_nobody_expects_costs_no_neighbour_and_no_slot(dsn: 
     async with steady(dsn) as app, ending_together(app, db, lambda n: n) as (worker, ids, go):
         go.set()
         await until(lambda: db.value(_SUCCEEDED) == 8)
-        await until(lambda: not worker._heart.held)  # nobody beats for it: its lease runs out
-        assert worker._slots.unsettled == 0
+        await until(lambda: not worker._heartbeats.held)  # nobody beats for it: its lease runs out
+        assert worker._slots.unanswered == 0
     assert db.row(ids[4])["state"] != "succeeded"
 
 
@@ -195,7 +197,7 @@ async def test_while_the_database_does_not_answer_no_more_than_twice_the_concurr
         async with working(app, concurrency=5) as worker:
             await until(lambda: worker.counts["claimed"] == 10)
             await polls.another()
-            assert worker.counts["claimed"] == len(worker._heart.held) == 10
+            assert worker.counts["claimed"] == len(worker._heartbeats.held) == 10
             assert db.value("select count(*) from tenure.job where role = 'active'") == 10
             other.execute("select pg_advisory_unlock(%s)", [_GATE])
             await until(lambda: worker.counts["succeeded"] == 60)
@@ -226,12 +228,13 @@ async def test_connection_that_is_killed_under_a_group_costs_no_job_and_doubles_
 async def test_answer_to_a_group_that_is_lost_is_found_in_the_log(
     dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard, calls, say = Heard(), list[int](), Store.succeed_many
+    heard, sizes, report = Heard(), list[int](), Store.report
 
-    async def lose_the_first(store: Store, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
-        calls.append(len(held))
-        answers = await say(store, held, results)
-        if len(calls) == 1:
+    async def lose_the_first(store: Store, verb: str, calls: Sequence[HolderCall]) -> list[Any]:
+        answers = await report(store, verb, calls)
+        if verb == "succeed":
+            sizes.append(len(calls))
+        if verb == "succeed" and len(sizes) == 1:
             raise ConnectionLost("the answer is lost")
         return answers
 
@@ -239,7 +242,7 @@ async def test_answer_to_a_group_that_is_lost_is_found_in_the_log(
         steady(dsn, middleware=[heard]) as app,
         ending_together(app, db, lambda n: n, 50) as (worker, ids, go),
     ):
-        monkeypatch.setattr(Store, "succeed_many", lose_the_first)
+        monkeypatch.setattr(Store, "report", lose_the_first)
         go.set()
         await until(lambda: worker.counts["succeeded"] + worker.counts["refused"] == 50)
     assert dict(worker.counts) == {"claimed": 50, "succeeded": 50}
@@ -266,7 +269,7 @@ async def test_groups_with_large_results_are_cut_to_what_a_statement_may_carry(
         sizes.append(sum(len(value) for value in made.values if isinstance(value, str)))
         return made
 
-    monkeypatch.setattr(gate, "statement", measured)
+    monkeypatch.setattr(move, "statement", measured)
     async with ending_together(app, db, lambda n: "x" * 1_000_000, 36) as (_, _, go):
         go.set()
         await until(lambda: db.value(_SUCCEEDED) == 36)
@@ -276,16 +279,17 @@ async def test_groups_with_large_results_are_cut_to_what_a_statement_may_carry(
 async def test_a_thousand_jobs_that_end_together_are_finished_by_few_statements(
     app: App, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, say = list[int](), Store.succeed_many
+    sizes, report = list[int](), Store.report
 
-    async def counted(store: Store, held: Sequence[Held], results: Sequence[Any] | None = None) -> list[Outcome]:
-        calls.append(len(held))
-        return await say(store, held, results)
+    async def counted(store: Store, verb: str, calls: Sequence[HolderCall]) -> list[Any]:
+        if verb == "succeed":
+            sizes.append(len(calls))
+        return await report(store, verb, calls)
 
-    monkeypatch.setattr(Store, "succeed_many", counted)
+    monkeypatch.setattr(Store, "report", counted)
     async with ending_together(app, db, lambda n: n, 1_000) as (worker, ids, go):
         go.set()
         await until(lambda: worker.counts["succeeded"] == 1_000)
-    assert sum(calls) == 1_000
-    assert len(calls) <= 10, calls
+    assert sum(sizes) == 1_000
+    assert len(sizes) <= 10, sizes
     assert [db.row(job_id)["result"] for job_id in ids] == list(range(1_000))

@@ -90,7 +90,7 @@ async def test_late_result_of_a_thread_is_refused_and_counted(app: App, db: Harn
         await until(began.is_set)
         await app.cancel(ticket, mode="hard")
         pulse.passes(HALF_S)
-        await until(lambda: worker.counts["lost"] == 1)
+        await until(lambda: worker.counts["cancelled"] == 1)
         go.set()
     assert db.row(ticket.id)["state"] == "cancelled"
     assert db.row(ticket.id)["result"] is None

@@ -6,11 +6,14 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tenure.app import App
+from tenure.task import Task
 from tests.harness import Harness
 from tests.worker import program
 from tests.worker.killing import run_and_kill
-from tests.worker.processes import is_frozen, says, steady_worker
+from tests.worker.processes import is_frozen, line, says, steady_worker
 from tests.worker.working import until
 
 
@@ -26,7 +29,7 @@ async def test_sigterm_lets_a_running_job_end_and_claims_no_more(
     gate = tmp_path / "gate"
     first = await app._enqueue(program.hold.call(str(gate)).job)
     with steady_worker(dsn, "--concurrency", "1") as process:
-        await until(lambda: running(db) == 1)
+        await until(Path(f"{gate}.began").exists)
         second = await app._enqueue(program.nap.call(0.0).job)
         process.send_signal(signal.SIGTERM)
         await says(process, "stops: 1 jobs are running")
@@ -99,3 +102,66 @@ async def test_frozen_workers_late_result_is_refused(app: App, dsn: str, db: Har
             frozen.send_signal(signal.SIGTERM)
             assert frozen.wait(60) == 0
     assert db.fingerprint(ticket.id) == before
+
+
+@pytest.mark.parametrize("task", [program.swallow_cancels, program.sleep_in_a_thread], ids=lambda task: str(task.name))
+async def test_handler_that_cannot_be_ended_does_not_keep_the_process(
+    app: App, dsn: str, db: Harness, task: Task[[str], None], tmp_path: Path
+) -> None:
+    ticket = await app._enqueue(task.call(str(tmp_path / "began")).job)
+    with steady_worker(dsn, "--grace", "0.1") as process:
+        await until((tmp_path / "began").exists)
+        process.send_signal(signal.SIGTERM)
+        if task is program.swallow_cancels:
+            await says(process, f"job {ticket.id} of swallow_cancels: its handler was cancelled 3 times and still runs")
+        assert process.wait(60) == 0
+    row = db.row(ticket.id)
+    assert (row["state"], row["claims"], row["raises"]) == ("queued", 1, 1)
+
+
+async def test_first_ctrl_c_says_what_it_waits_for_and_the_second_ends_at_once(
+    app: App, dsn: str, db: Harness, tmp_path: Path
+) -> None:
+    ids = await app.enqueue_many(program.meet.call(str(tmp_path), 8) for _ in range(7))
+    with steady_worker(dsn, "--grace", "500") as process:
+        await until(lambda: len(list(tmp_path.iterdir())) == 7)
+        process.send_signal(signal.SIGINT)
+        said = await line(process, "stops: 7 jobs are running")
+        assert sum(f"job {job_id} of meet" in said for job_id in ids) == 5
+        assert "and 2 more" in said
+        assert "it waits up to 500 s for them, then hands them back; a second signal ends it at once" in said
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 128 + signal.SIGINT
+    assert running(db) == 7  # their leases will run out
+
+
+async def test_ctrl_c_says_what_it_waits_for_also_where_only_warnings_are_shown(
+    app: App, dsn: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    ticket = await app._enqueue(program.hold.call(str(gate)).job)
+    with steady_worker(dsn, "--log-level", "warning", "--grace", "20") as process:
+        await until(Path(f"{gate}.began").exists)
+        process.send_signal(signal.SIGINT)
+        said = await line(process, f"stops: 1 jobs are running (job {ticket.id} of hold)")
+        assert " WARNING " in said
+        gate.touch()
+        assert process.wait(60) == 0
+
+
+async def test_second_ctrl_c_ends_a_worker_whose_loop_is_blocked(
+    app: App, dsn: str, db: Harness, tmp_path: Path
+) -> None:
+    await app._enqueue(program.block.call(str(tmp_path / "gate")).job)
+    with steady_worker(dsn) as process:
+        await until(lambda: running(db) == 1)
+        await until(lambda: signalled(process) is not None)
+        assert process.wait() == 128 + signal.SIGTERM
+
+
+async def test_ctrl_c_with_nothing_running_ends_the_worker(dsn: str) -> None:
+    with steady_worker(dsn, "--queues", "default") as process:
+        await says(process, "works on")
+        process.send_signal(signal.SIGINT)
+        await says(process, "stops: 0 jobs are running")
+        assert process.wait(60) == 0

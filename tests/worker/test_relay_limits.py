@@ -11,7 +11,7 @@ import pytest
 
 import tenure
 from tenure.app import App
-from tenure.worker import running
+from tenure.worker import running_job
 from tests.harness import Harness
 from tests.worker import tasks
 from tests.worker.working import steady, until, working
@@ -87,7 +87,7 @@ async def test_limit_counts_from_the_beginning_also_for_a_handler_that_blocks_at
     app: App, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(running, "time", clock)
+    monkeypatch.setattr(running_job, "time", clock)
 
     @app.task(timeout=600, max_attempts=1)
     async def work() -> None:
@@ -195,7 +195,7 @@ async def test_limit_that_ends_a_handler_inside_of_something_is_still_its_limit(
 ) -> None:
     go, finished = asyncio.Event(), asyncio.Event()
 
-    async def go_on() -> None:
+    async def call_next() -> None:
         await go.wait()
         finished.set()
 
@@ -208,7 +208,7 @@ async def test_limit_that_ends_a_handler_inside_of_something_is_still_its_limit(
             async with asyncio.TaskGroup() as group:
                 group.create_task(asyncio.sleep(600))
         else:
-            await asyncio.shield(asyncio.ensure_future(go_on()))
+            await asyncio.shield(asyncio.ensure_future(call_next()))
 
     (row,) = (await ended(app, db, [(await work.enqueue()).id])).values()
     assert code(row) == "TIMEOUT"

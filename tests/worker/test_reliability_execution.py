@@ -12,7 +12,8 @@ from psycopg.rows import dict_row
 
 import tenure
 from tenure.app import App
-from tenure.job import Held, NewJob
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Held, NewJob
 from tenure.postgres.store import Store
 from tests.contracts.reliability import running, shown
 from tests.harness import Harness
@@ -131,7 +132,7 @@ async def test_effects_are_committed_when_the_handler_goes_on_and_before_its_job
 
     async with working(app):
         ticket = await index.enqueue()
-        assert await app.result(ticket, timeout=20) == {"artifact": "page"}
+        assert await app.result(ticket, timeout=60) == {"artifact": "page"}
     assert seen == [1, 2]
     told = db.one("select * from public.at_success where id = %s", ticket.id)
     assert (told["effects"], told["result"]) == (2, {"artifact": "page"})
@@ -148,7 +149,8 @@ async def test_artifacts_that_a_holder_reports_with_its_success_come_with_it_or_
         return (await running(store)).held
 
     kept, lost = await new(), await new()
-    await store.report("succeed", kept, [{"artifact": 1}, {"artifact": 2}], result={"pages": 2})
+    artifacts = [{"artifact": 1}, {"artifact": 2}]
+    await store.report("succeed", [HolderCall(kept, result={"pages": 2}, events=artifacts)])
     written = db.one(
         "select d.xmin::text as job, array_agg(distinct e.xmin::text) as artifacts, count(*) as n "
         "from tenure.job_done d join tenure.emitted e on e.job_id = d.id where d.id = %s group by 1", kept.id,
@@ -158,12 +160,13 @@ async def test_artifacts_that_a_holder_reports_with_its_success_come_with_it_or_
     db.sql(f"alter table tenure.emitted add constraint none check (job_id <> {lost.id})")
     before = db.fingerprint(lost.id)
     with pytest.raises((tenure.TenureError, psycopg.Error)):
-        await store.report("succeed", lost, [{"artifact": 1}], result={"pages": 1})
+        await store.report("succeed", [HolderCall(lost, result={"pages": 1}, events=[{"artifact": 1}])])
     assert db.fingerprint(lost.id) == before
     assert shown(db, lost.id)["status"] == "running"
 
 
 @pytest.mark.req("S2-61")
+@pytest.mark.timeout(300)
 async def test_a_thousand_jobs_and_four_workers_make_exactly_three_thousand_events(dsn: str, db: Harness) -> None:
     db.spy()
     async with AsyncExitStack() as stack:
@@ -183,7 +186,7 @@ async def test_a_thousand_jobs_and_four_workers_make_exactly_three_thousand_even
         workers = [
             await stack.enter_async_context(working(app, concurrency=20, name=f"w{n}")) for n, app in enumerate(apps)
         ]
-        await until(lambda: sum(worker.counts["succeeded"] for worker in workers) == 1_000, 120)
+        await until(lambda: sum(worker.counts["succeeded"] for worker in workers) == 1_000, 240)
     counted = db.sql(
         "select type, count(*) as events, count(distinct job_id) as jobs from tenure_reliability.job_events group by 1"
     )

@@ -11,7 +11,7 @@ import pytest
 import tenure
 from tenure.app import App
 from tenure.errors import InfrastructureFailure
-from tenure.job import NewJob
+from tenure.jobs.job import NewJob
 from tenure.postgres.store import Store
 from tests.contracts.reliability import RELIABILITY, events, letters, shown
 from tests.harness import Harness
@@ -22,11 +22,11 @@ from tests.worker.working import quick, until, working
 class NoNightWork(tenure.Middleware):
     """A policy of the application: jobs of tenant `night` are not run."""
 
-    async def run(self, ctx: tenure.Context, go_on: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, ctx: tenure.Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Refuse them."""
         if ctx.job.tenant_id == "night":
             raise tenure.PolicyViolation("nobody works at night")
-        return await go_on()
+        return await call_next()
 
 
 def declare(app: App) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import pytest
 import tenure
 from tenure.app import App
 from tenure.errors import BadInput
-from tenure.job import STAGES, NewJob, Stage
+from tenure.jobs.job import STAGES, NewJob, Stage
 from tenure.settings import Settings
 from tests.contracts.reliability import RELIABILITY, letters, shown
 from tests.harness import Harness
 from tests.http.conftest import serving
 from tests.worker import staged
+from tests.worker.rounds import Limits
 from tests.worker.working import until, working
 
 FIVE: tuple[Stage, ...] = ("fetch", "input", "exec", "output", "commit")
@@ -154,26 +155,34 @@ async def test_a_stage_that_is_none_is_refused_by_name_before_its_block(app: App
     assert all("fetch, input, exec, output, commit" in text for text in refused)
 
 
-async def test_a_handler_that_is_ended_from_outside_has_the_stage_that_it_was_at(app: App, db: Harness) -> None:
-    free = threading.Event()
+async def test_a_handler_that_is_ended_from_outside_has_the_stage_that_it_was_at(
+    app: App, db: Harness, limits: Limits
+) -> None:
+    began, free = set[str](), threading.Event()
 
-    @app.task(contract="reliability", max_attempts=1, timeout=0.2)
+    @app.task(contract="reliability", max_attempts=1, timeout=3)
     async def in_the_loop(ctx: tenure.Context) -> None:
         with ctx.stage("fetch"):
+            began.add("in the loop")
             await asyncio.Event().wait()
 
     @app.task(contract="reliability", max_attempts=1, timeout=3)
     def in_a_thread(ctx: tenure.Context) -> None:
         with ctx.stage("output"):
+            began.add("in a thread")
             free.wait()
 
     app.tasks["dies"] = staged.dies
     process = await app._enqueue(staged.dies.call("commit").job)
     tickets = [await in_the_loop.enqueue(), await in_a_thread.enqueue(), process]
     try:
-        found = await ended(app, db, *tickets)
+        async with working(app):
+            await until(lambda: len(began) == 2)
+            limits.passes(3)
+            await until(lambda: all(db.row(ticket.id)["role"] == "done" for ticket in tickets))
     finally:
         free.set()
+    found = [letter for ticket in tickets for letter in letters(db, ticket.id)]
     assert [(letter["stage"], letter["reason_code"]) for letter in found] == [
         ("fetch", "timeout"), ("output", "timeout"), ("commit", "infrastructure_failure"),
     ]  # fmt: skip

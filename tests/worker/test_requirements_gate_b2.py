@@ -9,8 +9,9 @@ import pytest
 
 import tenure
 from tenure.app import App
+from tenure.client.direct import DirectClient
 from tenure.errors import ConnectionLost, Refused
-from tenure.job import Held, Job
+from tenure.jobs.job import Held, Job
 from tenure.middleware import Middleware
 from tenure.postgres.store import Store
 from tests.contracts.gate_b2 import DEAD, RETRY, TRANSIENT, shown
@@ -120,16 +121,16 @@ async def test_each_execution_has_the_key_of_its_retry_and_a_redelivered_one_the
         keys.append(ctx.execution_key)
         raise tenure.TransientError("busy")
 
-    claim, lost = Store.claim, list[list[str]]()
+    claim, lost = DirectClient.claim, list[list[str]]()
 
-    async def claim_whose_answer_is_lost(self: Store, contract: str, *rest: Any, **given: Any) -> list[Job]:
+    async def claim_whose_answer_is_lost(self: DirectClient, contract: str, *rest: Any, **given: Any) -> list[Job]:
         jobs = await claim(self, contract, *rest, **given)
         if jobs and len(lost) <= len(keys):  # the first answer of each execution never arrives
             lost.append([f"{job.id}:{job.counter}" for job in jobs])
             raise ConnectionLost("the line went dead")
         return jobs
 
-    monkeypatch.setattr(Store, "claim", claim_whose_answer_is_lost)
+    monkeypatch.setattr(DirectClient, "claim", claim_whose_answer_is_lost)
     async with working(app):
         ticket = await settle.enqueue()
         await until(lambda: db.row(ticket.id)["state"] == "failed")

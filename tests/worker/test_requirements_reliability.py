@@ -18,9 +18,9 @@ import pytest
 import tenure
 from tenure.app import App
 from tenure.errors import LeaseConflictError
-from tenure.job import Held, Job, NewJob
+from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.outcome import Moved, Noted
 from tenure.middleware import Middleware
-from tenure.outcome import Moved, Noted
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker import charging, program
@@ -51,10 +51,10 @@ async def test_soft_cancel_is_seen_at_the_next_heartbeat_and_the_handler_ends_gr
         row = db.one("select status, cancel_requested_at from tenure_reliability.jobs where job_id = %s", ticket.id)
         assert row["status"] == "running"
         assert row["cancel_requested_at"] is not None
-        beats = running._heart.beats
+        beats = running._heartbeats.sent
         pulse.passes(10)
         await asyncio.wait_for(seen.wait(), 60)
-        assert running._heart.beats == beats + 1
+        assert running._heartbeats.sent == beats + 1
         await until(lambda: db.row(ticket.id)["state"] == "cancelled")
     assert db.row(ticket.id)["checkpoint"] == {"page": 7}
     events = "select type from tenure_reliability.job_events where job_id = %s and type = 'job_cancelled'"
@@ -101,7 +101,7 @@ async def test_soft_cancel_of_an_assigned_job_ends_it_before_its_worker_runs_the
 
         async with working(app) as worker:
             ticket = await index.enqueue()
-            await until(lambda: worker.counts["refused"] + worker.counts["lost"] == 1)
+            await until(lambda: worker.counts["cancelled"] == 1)
     (moved,) = cancels.answers
     assert isinstance(moved, Moved)
     assert (moved.from_state, moved.state) == ("assigned", "cancelled")
@@ -136,7 +136,7 @@ async def test_hard_cancel_interrupts_the_handler_and_refuses_what_it_says_later
         before = db.fingerprint(ticket.id)
         with pytest.raises(LeaseConflictError):
             await store.succeed(held[0], "late")
-        await until(lambda: worker.counts["lost"] == 1)
+        await until(lambda: worker.counts["cancelled"] == 1)
     assert ended == ["interrupted", "refused"]
     assert db.fingerprint(ticket.id) == before
     assert (db.row(ticket.id)["result"], db.row(ticket.id)["checkpoint"]) == (None, None)

@@ -13,12 +13,14 @@ from uuid import uuid4
 import pytest
 
 from tenure.app import App
-from tenure.errors import Refused, Unavailable
-from tenure.job import Held, Job
-from tenure.local import Local
-from tenure.outcome import Noted
-from tenure.worker import heart
-from tenure.worker.running import Running, Terms
+from tenure.client.direct import DirectClient
+from tenure.contracts import BUILT_IN
+from tenure.errors import Unavailable
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Job
+from tenure.jobs.outcome import Noted
+from tenure.worker import heartbeat
+from tenure.worker.running_job import RunLimits, RunningJob
 from tests.harness import Harness
 from tests.worker.rounds import Pulse
 from tests.worker.working import LEASE_S, until, working
@@ -48,22 +50,22 @@ class Clock:
 async def beats_of_a_lease(monkeypatch: pytest.MonkeyPatch, blocked: set[int]) -> list[float]:
     """When a heart beats for a lease of 30 seconds over two minutes, if these beats do not reach the database."""
     clock, beats = Clock(120), list[float]()
-    monkeypatch.setattr(heart, "time", clock)
-    monkeypatch.setattr(heart, "asyncio", clock)
+    monkeypatch.setattr(heartbeat, "time", clock)
+    monkeypatch.setattr(heartbeat, "asyncio", clock)
 
     class Source:
         leases_run_on = False
 
-        async def heartbeat(self, held: Sequence[Held]) -> list[Noted]:
+        async def report(self, verb: str, calls: Sequence[HolderCall]) -> list[Noted]:
             beats.append(clock.now - 1_000.0)
             if len(beats) in blocked:
                 raise Unavailable("no")
-            return [Noted(one.id, None, False, True) for one in held]
+            return [Noted(call.held.id, None, False, True) for call in calls]
 
-    beating = heart.Heart(lambda _: None, lambda _: None)
+    beating = heartbeat.HeartbeatLoop()
     columns = dict.fromkeys(Job._fields) | {"id": 1, "claims": 1, "lease_token": uuid4(), "contract": "reliability"}
     job: Any = Job(**columns)  # type: ignore[arg-type]
-    beating.held.add(Running(job, Terms(None, 30, 15, 600), clock.now, 600))
+    beating.held.add(RunningJob(job, RunLimits(None, BUILT_IN["reliability"], 30, True, 15, 600), clock.now, 600))
     source: Any = Source()
     with pytest.raises(asyncio.CancelledError):
         await beating.run(source)
@@ -89,16 +91,17 @@ async def test_renewal_that_is_blocked_is_tried_again_at_half_of_the_rest(monkey
 async def test_worker_that_could_not_renew_once_keeps_its_job(
     app: App, db: Harness, pulse: Pulse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heart, "TICK_S", 0.001)
-    heartbeat, beats, go = Local.heartbeat, list[float](), asyncio.Event()
+    monkeypatch.setattr(heartbeat, "TICK_S", 0.001)
+    report, beats, go = DirectClient.report, list[float](), asyncio.Event()
 
-    async def blocked_once(self: Local, held: Sequence[Held]) -> list[Noted | Refused]:
-        beats.append(pulse.now)
-        if len(beats) == 2:
-            raise Unavailable("the way is blocked")
-        return await heartbeat(self, held)
+    async def blocked_once(self: DirectClient, verb: str, calls: Sequence[HolderCall]) -> list[Any]:
+        if verb == "heartbeat":
+            beats.append(pulse.now)
+            if len(beats) == 2:
+                raise Unavailable("the connection is blocked")
+        return await report(self, verb, calls)
 
-    monkeypatch.setattr(Local, "heartbeat", blocked_once)
+    monkeypatch.setattr(DirectClient, "report", blocked_once)
 
     @app.task(contract="dispatcher")
     async def long() -> str:

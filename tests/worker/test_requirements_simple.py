@@ -13,7 +13,8 @@ import tenure
 import tenure.worker
 from tenure import AsyncTaskQueue
 from tenure.app import App
-from tenure.job import Held, Job
+from tenure.jobs.job import Held, Job
+from tenure.jobs.outcome import Moved
 from tenure.middleware import Middleware
 from tenure.queue import Decision
 from tests.harness import Harness
@@ -31,20 +32,22 @@ create or replace function tenure.backoff_ms(
 """
 
 
-#: Passed on as it is: the wish of a handler to wait, the delay of a hand-back, and the queue's eta.
-PASSED_ON = {"settle": {"delay_ms"}, "life": {"delay_ms"}, "failure_log": {"eta"}}
+#: Passed on as it is: the snooze that a handler asked for, the delay of a hand-back, and the queue's due time.
+PASSED_ON = {
+    "reports": {"delay_ms"}, "watchdog": {"delay_ms"}, "failure_log": {"due_at"},
+}  # fmt: skip
 
 
 class Decided(Middleware):
     """Logs each decision, as an application would."""
 
     def __init__(self) -> None:
-        self.decisions: list[Decision] = []
+        self.decisions: list[Moved] = []
 
-    async def finish(self, job: Job, became: Any) -> None:
+    async def finish(self, job: Job, outcome: Any) -> None:
         """Log it."""
-        if isinstance(became, Decision):
-            self.decisions.append(became)
+        if isinstance(outcome, Moved):
+            self.decisions.append(outcome)
 
 
 @pytest.mark.req("S3-24")
@@ -79,7 +82,8 @@ async def test_without_fail_task_the_worker_itself_writes_nothing(
 
     async def nothing(self: AsyncTaskQueue, task: Held, error: Any, **_: Any) -> Decision:
         said.append(task)
-        return Decision(task.id, True, None, task.claims, "PENDING", datetime.now(UTC), None)
+        at = datetime.now(UTC)
+        return Decision.of(Moved(task.id, "retry", "RUNNING", "PENDING", "ready", task.claims, 1, at, at, 0))
 
     monkeypatch.setattr(AsyncTaskQueue, "fail_task", nothing)
 
@@ -114,8 +118,8 @@ async def test_eta_is_what_the_queues_policy_says(dsn: str, db: Harness) -> None
     row = db.one("select status, eta from tenure_simple.tasks where id = %s", ticket.id)
     (decision,) = decided.decisions
     assert row["status"] == "PENDING"
-    assert row["eta"] - decision.failed_at == timedelta(seconds=777)
-    assert decision.eta == row["eta"]  # to the microsecond
+    assert row["eta"] - decision.at == timedelta(seconds=777)
+    assert decision.due_at == row["eta"]  # to the microsecond
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -135,12 +139,12 @@ def test_nothing_in_the_worker_computes_a_delay() -> None:
             used = (
                 {node.id} if isinstance(node, ast.Name) else {node.attr} if isinstance(node, ast.Attribute) else set()
             )
-            reckons = isinstance(node, ast.BinOp) and names_in(node) & {"eta", "delay_ms"}
+            reckons = isinstance(node, ast.BinOp) and names_in(node) & {"eta", "due_at", "delay_ms"}
             about = {"random", "timedelta", "backoff", "delay_ms", "due_at", "eta", "uniform", "pow"}
             if (
                 raises
                 or reckons
-                or source in ("random", "tenure.backoff")
+                or source in ("random", "tenure.model.backoff")
                 or (imported | used) & about - PASSED_ON.get(path.stem, set())
             ):
                 found.append(f"{path.name}:{getattr(node, 'lineno', 0)}")

@@ -12,7 +12,7 @@ import pytest
 import tenure
 from tenure.app import App
 from tests.harness import Harness, lock_out
-from tests.worker.rounds import Polls
+from tests.worker.rounds import Limits, Polls
 from tests.worker.tasks import poisonous, slow, where
 from tests.worker.working import steady, until, working
 
@@ -38,7 +38,7 @@ async def test_a_worker_that_begins_before_its_database_waits_for_it(
     lock_out(dsn, out=True)
     try:
         async with working(app, name="early"):
-            await until(lambda: "early waits: " in caplog.text)
+            await until(lambda: "early cannot connect, retrying: " in caplog.text)
             lock_out(dsn, out=False)
             assert await app.result(await work.enqueue(), timeout=60) == "done"
     finally:
@@ -164,11 +164,14 @@ async def test_async_handler_that_runs_too_long_is_cancelled_and_fails_by_timeou
     assert ended == ["cancelled"]
 
 
-async def test_thread_that_runs_too_long_keeps_its_slot_until_it_ends(app: App, db: Harness, polls: Polls) -> None:
-    go = threading.Event()
+async def test_thread_that_runs_too_long_keeps_its_slot_until_it_ends(
+    app: App, db: Harness, polls: Polls, limits: Limits
+) -> None:
+    began, go = threading.Event(), threading.Event()
 
     @app.task(timeout=0.2, max_attempts=1)
     def hang() -> None:
+        began.set()
         go.wait(100)
 
     @app.task
@@ -176,8 +179,11 @@ async def test_thread_that_runs_too_long_keeps_its_slot_until_it_ends(app: App, 
         return "ran"
 
     async with working(app, concurrency=1):
+        ticket = await hang.enqueue()
+        await until(began.is_set)
+        limits.passes(0.2)
         with pytest.raises(tenure.JobFailed, match=r"ran longer than 0\.2 s"):
-            await app.result(await hang.enqueue(), timeout=60)
+            await app.result(ticket, timeout=60)
         blocked = await other.enqueue()
         await polls.another()
         assert db.row(blocked.id)["claims"] == 0

@@ -2,65 +2,130 @@
 
 from __future__ import annotations
 
-import logging
-from datetime import timedelta
-
 import pytest
 
 import tenure
 from tenure.app import App
-from tenure.job import NewJob
-from tenure.local import Local
+from tenure.contracts import BUILT_IN
+from tenure.jobs.job import NewJob
 from tenure.postgres.store import Store
+from tenure.upkeep.unknown_types import UnknownTypes
 from tests.harness import Harness
+from tests.postgres.test_unloggable import SPOIL, of_a_later_release
+from tests.worker.rounds import Polls
 from tests.worker.working import until, working
 
 
-async def test_job_of_an_unknown_task_is_handed_back_with_a_delay_and_an_alarm(
-    app: App, store: Store, db: Harness, caplog: pytest.LogCaptureFixture
+async def test_a_job_of_an_unknown_task_waits_unclaimed_and_is_ended_by_nobody(
+    app: App, store: Store, db: Harness, polls: Polls
 ) -> None:
+    @app.task
+    async def known() -> str:
+        return "ran"
+
     made = await store.enqueue(NewJob("from_the_next_release"))
-    with caplog.at_level(logging.ERROR, "tenure.worker"):
-        async with working(app, queues=["default"]) as worker:
-            await until(lambda: worker.counts["unknown"] == 1)
-    row = db.row(made.job_id)
-    assert (row["state"], row["claims"], row["raises"]) == ("queued", 1, 1)
-    handed_back = db.log(made.job_id)[-1]
-    assert handed_back["trigger"] == "hand_back"
-    assert row["due_at"] - handed_back["ts"] > timedelta(seconds=10)
-    assert "which this worker does not know" in caplog.text
+    db.sql("update tenure.job set due_at = due_at - interval '2 hours', created_at = created_at - interval '2 hours'")
+    async with working(app, queues=["default"], poll=0.05) as worker:
+        assert await app.result(await known.enqueue(), timeout=60) == "ran"
+        seen = polls.ended
+        await until(lambda: polls.ended > seen + 3)
+    assert (db.row(made.job_id)["state"], db.row(made.job_id)["claims"], db.log(made.job_id)) == ("queued", 0, [])
+    assert worker.counts["claimed"] == 1
 
 
-async def test_job_that_nobody_knew_for_an_hour_is_dead(app: App, store: Store, db: Harness) -> None:
-    made = await store.enqueue(NewJob("from_the_next_release"))
-    async with working(app, queues=["default"]) as worker:
-        await until(lambda: worker.counts["unknown"] == 1)
-        with db.connection.transaction():
-            db.sql("set local session_replication_role = replica")
-            db.sql("update tenure.event set ts = ts - interval '61 minutes' where job_id = %s", made.job_id)
-        db.due(made.job_id)
-        with pytest.raises(tenure.JobFailed, match="no worker knew the task"):
-            await app.result(made.job_id, timeout=60)
+def a_worker(db: Harness, *types: str) -> None:
+    """Enter a worker of every contract on the queue `default` that knows these types."""
+    db.sql(
+        "insert into tenure.worker (name, queues, contracts, types) values ('their worker', '{default}', %s, %s)",
+        sorted(BUILT_IN), list(types),
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-async def test_job_that_waits_for_a_busy_worker_is_not_ended_by_one_that_does_not_know_it(
-    store: Store, db: Harness, is_known: bool
+async def made_long_ago(store: Store, db: Harness, contract: str = "standard") -> int:
+    """A job that is due for two hours."""
+    made = await store.enqueue(NewJob("theirs", contract=contract))
+    db.sql("update tenure.job set due_at = now() - interval '2 hours', created_at = now() - interval '2 hours'")
+    return made.job_id
+
+
+@pytest.mark.parametrize("contract", sorted(BUILT_IN))
+async def test_what_no_live_worker_knew_for_as_long_as_was_set_is_ended(
+    store: Store, db: Harness, contract: str
 ) -> None:
-    made = [await store.enqueue(NewJob("theirs" if n else "other", contract="simple")) for n in (is_known, 1)]
-    (held,) = await store.claim("simple", worker="their worker")
-    assert held.id == made[0].job_id
-    db.sql("update tenure.job set due_at = now() - interval '2 hours', created_at = now() - interval '2 hours'")
-    assert await Local(store).strangers(["simple"], ["default"], ["mine"], worker="mine") == []
-    assert db.row(made[1].job_id)["claims"] == (0 if is_known else 1)
+    job_id = await made_long_ago(store, db, contract)
+    a_worker(db, "mine")
+    moment = 1_000.0
+    unknown = UnknownTypes(store, 3_600.0, lambda: moment)
+    assert await unknown.end_expired() == 0, "it was never seen before: its worker may be restarting"
+    moment += 3_599.0
+    assert await unknown.end_expired() == 0
+    moment += 1.0
+    assert await unknown.end_expired() == 1
+    row = db.row(job_id)
+    assert row["role"] == ("waiting" if contract == "dispatcher" else row["role"])
+    assert row["last_error"]["code"] == "UNKNOWN_TASK"
 
 
-async def test_job_of_a_paused_queue_waits_for_as_long_as_it_is_paused(store: Store, db: Harness) -> None:
-    made = await store.enqueue(NewJob("theirs", contract="reliability"))
-    db.sql("update tenure.job set due_at = now() - interval '2 hours', created_at = now() - interval '2 hours'")
+#: The database refuses that a job leaves the table of live jobs.
+_REFUSED = """
+create function public.refuse() returns trigger language plpgsql as $$ begin raise 'refused by a test'; end $$;
+create trigger refuse before delete on tenure.job for each row when (old.id = {}) execute function public.refuse();
+"""
+
+
+@pytest.mark.parametrize("cause", ["of a later release", "cannot be logged", "refused by the database"])
+async def test_a_job_that_cannot_be_ended_does_not_keep_others(store: Store, db: Harness, cause: str) -> None:
+    bad, ended = [await made_long_ago(store, db) for _ in range(2)]
+    if cause == "of a later release":
+        of_a_later_release(db, bad)
+        db.sql("update tenure.job set priority = 0 where id = %s", bad)
+    elif cause == "cannot be logged":
+        db.sql(SPOIL, [bad])
+    else:
+        db.sql(_REFUSED.format(bad))
+    moment = 1_000.0
+    unknown = UnknownTypes(store, 60.0, lambda: moment)
+    await unknown.end_expired()
+    moment += 60.0
+    assert await unknown.end_expired() == 1
+    assert db.row(ended)["last_error"]["code"] == "UNKNOWN_TASK"
+    was_claimed = cause == "refused by the database"
+    assert (db.row(bad)["claims"], db.row(bad)["role"]) == ((1, "active") if was_claimed else (0, "ready"))
+
+
+async def test_of_jobs_that_no_worker_knows_the_oldest_are_ended_first(store: Store, db: Harness) -> None:
+    ids = [await made_long_ago(store, db) for _ in range(6)]
+    for n, minutes in enumerate((10, 60, 30, 20, 50, 40)):
+        due = "due_at = now() - make_interval(mins => %s), priority = %s"
+        db.sql(f"update tenure.job set {due} where id = %s", minutes, 3 * (n % 2), ids[n])
+    (kind,) = await store.watch.unknown_types()
+    found = [one.id for one in await store.watch.unknown_jobs([kind], 900.0, limit=3)]
+    assert found == [ids[1], ids[4], ids[5]]
+    assert [one.id for one in await store.watch.unknown_jobs([kind], 3_300.0)] == [ids[1]]
+
+
+async def test_a_type_is_known_again_as_soon_as_a_worker_knows_it(store: Store, db: Harness) -> None:
+    job_id = await made_long_ago(store, db)
+    moment = 1_000.0
+    unknown = UnknownTypes(store, 3_600.0, lambda: moment)
+    for _ in range(3):
+        assert await unknown.end_expired() == 0
+        moment += 3_000.0
+        a_worker(db, "theirs")
+        assert await unknown.end_expired() == 0
+        db.sql("delete from tenure.worker")
+    assert db.row(job_id)["claims"] == 0
+
+
+async def test_what_somebody_holds_or_a_paused_queue_keeps_is_not_unknown(store: Store, db: Harness) -> None:
+    await made_long_ago(store, db)
+    assert len(await store.watch.unknown_types()) == 1
     await store.queues.pause("default", actor="ann")
-    assert await Local(store).strangers(["reliability"], ["default"], ["mine"], worker="mine") == []
-    assert (db.row(made.job_id)["claims"], db.hops(made.job_id)) == (0, [])
+    assert await store.watch.unknown_types() == []
+    await store.queues.resume("default", actor="ann")
+    await store.enqueue(NewJob("theirs"))
+    await store.claim(worker="of an earlier release")
+    assert await store.watch.unknown_types() == []
 
 
 @pytest.mark.parametrize(

@@ -1,83 +1,94 @@
-"""The command line: one file per group of commands, each a thin edge over the rooms behind it.
+"""The command line: one module for each command or group of commands.
 
-Data goes to stdout, progress to stderr, `--json` gives the data for programs. Exit codes: 0 done, 1 refused or failed
-(the message starts with its code), 2 a wrong call. What a command needs is imported when it runs, so that
-`tenure --help` does not load a database driver.
+Data goes to stdout, notes and progress to stderr, `--json` prints the data as JSON. Exit codes: 0 done, 1 refused or
+failed (the message starts with its code), 2 a wrong call. A command imports what it needs when it runs, so
+`tenure --help` loads no database driver.
+
+    services/     worker, serve, upkeep, dev: they run until they are stopped
+    jobs/  contracts/  dlq  queues  workers  types  keys      groups of commands
+    migrate  enqueue  verify (and replay)  demo  openapi      single commands
+    command  options  output  import_target                   shared by the commands
 """
 
 from __future__ import annotations
 
 import signal
-import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tenure import __version__
-from tenure.cli import (
-    contracts,
-    demo,
-    dev,
-    dlq,
-    enqueue,
-    jobs,
-    keys,
-    migrate,
-    openapi,
-    proving,
-    queues,
-    serve,
-    upkeep,
-    worker,
-)
-from tenure.cli.shown import refusal
+from tenure.cli import contracts, demo, dlq, enqueue, keys, migrate, openapi, queues, types, verify, workers
+from tenure.cli.contracts.verify import verify as verify_contracts
+from tenure.cli.jobs import change, read
+from tenure.cli.output import note_error
+from tenure.cli.services import dev, serve, upkeep, worker
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from types import FrameType
 
+_COMMANDS = (
+    migrate.migrate, demo.demo, dev.dev, verify.verify, verify.replay, worker.worker, enqueue.enqueue, upkeep.upkeep,
+    serve.serve, openapi.openapi,
+)  # fmt: skip
+#: Group → its help and its commands; `list_` is the command `list`.
+_GROUPS: dict[str, tuple[str, tuple[Callable[..., None], ...]]] = {
+    "contracts": (
+        "List, show, draw, compare and verify contracts.",
+        (verify_contracts, contracts.list_, contracts.show, contracts.diagram, contracts.diff),
+    ),
+    "jobs": (
+        "List and show jobs, explain their state, cancel, move or rerun them.",
+        (read.list_, read.show, read.events, read.why, change.cancel, change.transition, change.requeue, change.move),
+    ),
+    "dlq": (
+        "Dead letters: jobs that were set aside with their reason.",
+        (dlq.list_, dlq.show, dlq.requeue, dlq.discard, dlq.approve),
+    ),
+    "queues": ("List queues, pause and resume them.", (queues.list_, queues.pause, queues.resume)),
+    "workers": ("List the workers.", (workers.list_,)),
+    "types": ("List, show and reset the options of job types.", (types.list_, types.show, types.reset)),
+    "keys": ("API keys for the dispatcher: create, list, revoke.", (keys.create, keys.list_, keys.revoke)),
+}
 app = typer.Typer(
     name="tenure",
     help="Durable jobs on PostgreSQL: held under a lease, moved by a contract.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-migrate.add_to(app)
-demo.add_to(app)
-dev.add_to(app)
-contracts.add_to(app)
-proving.add_to(app)
-jobs.add_to(app)
-dlq.add_to(app)
-worker.add_to(app)
-enqueue.add_to(app)
-queues.add_to(app)
-keys.add_to(app)
-upkeep.add_to(app)
-serve.add_to(app)
-openapi.add_to(app)
+for _command in _COMMANDS:
+    app.command()(_command)
+for _name, (_help, _members) in _GROUPS.items():
+    _group = typer.Typer(no_args_is_help=True, help=_help)
+    app.add_typer(_group, name=_name)
+    for _command in _members:
+        _group.command(_command.__name__.rstrip("_"))(_command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(__version__)
         raise typer.Exit
 
 
 @app.callback()
 def _tenure(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
 
 def main() -> int:
-    """Run the command line; the exit code."""
-    stopped_by: list[int] = []
+    """Run the command line; returns the exit code."""
+    signals: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        # As Ctrl-C does, which a running event loop turns into a cancellation: what was started is stopped in order.
-        stopped_by.append(number)
+        # Like Ctrl-C, which a running event loop turns into a cancellation: every started part stops in order.
+        signals.append(number)
         interrupt = signal.getsignal(signal.SIGINT)
         if callable(interrupt):
             interrupt(number, frame)
@@ -86,11 +97,11 @@ def main() -> int:
     try:
         app(standalone_mode=True)
     except TenureError as error:
-        if not stopped_by:
-            print(": ".join(refusal(error)), file=sys.stderr)
+        if not signals:
+            note_error(error)
         code = 1
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     else:
         code = 0
-    return 128 + stopped_by[0] if stopped_by else code
+    return 128 + signals[0] if signals else code

@@ -1,4 +1,4 @@
-"""`tenure enqueue`: make one job."""
+"""`tenure enqueue`: create one job."""
 
 from __future__ import annotations
 
@@ -6,108 +6,92 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import typer
 
-from tenure.cli.database import with_store
-from tenure.cli.given import user
-from tenure.cli.shown import as_json
+from tenure.cli.command import Output, Store, call_store, command
+from tenure.cli.options import DatabaseUrl, os_user
+from tenure.cli.output import job_summary, note
 from tenure.errors import BadInput
+from tenure.jobs.job import NewJob
 
-if TYPE_CHECKING:
-    from tenure.job import Job
-    from tenure.postgres.store import Store
+_Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: a repeat with the same job makes no job.")]
+_Delay = Annotated[str | None, typer.Option("--delay", help="Wait at least 1.5 (seconds), 500ms, 30s, 5m, 2h, 7d.")]
+_Limit = Annotated[
+    int | None, typer.Option("--max-attempts", help="The limit that the contract counts; default: its own.")
+]
 
-_Type = typer.Argument(metavar="TYPE", help="The task's name.")
-_Payload = typer.Option("{}", "--payload", help="The arguments as JSON, @FILE, or - for what comes on stdin.")
-_Contract = typer.Option("standard", "--contract", help="Under which contract.")
-_Queue = typer.Option("default", "--queue", help="In which queue.")
-_Tenant = typer.Option("default", "--tenant", help="For which tenant.")
-_Key = typer.Option(None, "--key", help="Makes a repeat safe: the same key and job again make nothing.")
-_Delay = typer.Option(None, "--delay", help="Not before so long from now: 1.5 (seconds), 500ms, 30s, 5m, 2h, 7d.")
-_Priority = typer.Option(5, "--priority", min=0, max=9, help="0 goes first, 9 last.")
-_Limit = typer.Option(None, "--max-attempts", help="The limit, in the contract's own sense; default its own.")
-_Database = typer.Option(None, "--database-url", help="Which database; default DATABASE_URL, else the embedded one.")
-_Json = typer.Option(False, "--json", help="The same, as JSON.")
-
-_SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h|d)?\Z")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h|d)?\Z")
 _MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("enqueue")(enqueue)
-
-
+@command
 def enqueue(
-    type_: str = _Type,
-    payload: str = _Payload,
-    contract: str = _Contract,
-    queue: str = _Queue,
-    tenant: str = _Tenant,
-    key: str | None = _Key,
-    delay: str | None = _Delay,
-    priority: int = _Priority,
-    max_attempts: int | None = _Limit,
-    database_url: str | None = _Database,
-    in_json: bool = _Json,
-) -> None:
-    """Make a job, and say its id, its state and where to look next."""
-    from tenure.job import NewJob
-
+    type_: Annotated[str, typer.Argument(metavar="TYPE", help="The task's name.")],
+    payload: Annotated[str, typer.Option("--payload", help="The arguments: JSON, @FILE, or - for stdin.")] = "{}",
+    contract: Annotated[str, typer.Option("--contract", help="The contract.")] = "standard",
+    queue: Annotated[str, typer.Option("--queue", help="The queue.")] = "default",
+    tenant: Annotated[str, typer.Option("--tenant", help="The tenant.")] = "default",
+    key: _Key = None,
+    delay: _Delay = None,
+    priority: Annotated[int, typer.Option("--priority", min=0, max=9, help="0 goes first, 9 last.")] = 5,
+    max_attempts: _Limit = None,
+    database_url: DatabaseUrl = None,
+) -> Output:
+    """Create a job and print its id, its state and the next command."""
     new = NewJob(
-        type_, _document(payload), contract, queue=queue, tenant_id=tenant, key=key, priority=priority,
-        delay_ms=None if delay is None else _milliseconds(delay), max_attempts=max_attempts,
+        type_, _parse_payload(payload), contract, queue=queue, tenant_id=tenant, key=key, priority=priority,
+        delay_ms=None if delay is None else _parse_duration(delay), max_attempts=max_attempts,
     )  # fmt: skip
 
-    async def make(store: Store) -> tuple[Job, bool]:
-        made = await store.enqueue(new, created_by=user())
-        (job,) = await store.jobs([made.job_id])
-        return job, made.made
+    async def create(store: Store) -> Output:
+        created = await store.enqueue(new, created_by=os_user())
+        (job,) = await store.jobs([created.job_id])
+        unserved = await store.workers.why_unserved(job.contract, job.queue, job.type) if job.role == "ready" else None
+        if unserved is not None:
+            note(f"notice: {unserved}; the job waits until one comes that does")
+        how = "is" if created.made else "was made before with this key; it is"
+        text = f"job {job.id} {how} {job.state} in queue {job.queue}\nNext: tenure jobs show {job.id}"
+        return Output({**job_summary(job), "due_at": job.due_at, "made": created.made}, text)
 
-    job, made = with_store(database_url, make)
-    if in_json:
-        named = {"contract": job.contract, "state": job.state, "queue": job.queue, "type": job.type}
-        print(as_json({"id": str(job.id), **named, "tenant_id": job.tenant_id, "due_at": job.due_at, "made": made}))
-        return
-    how = "is" if made else "was made before with this key; it is"
-    print(f"job {job.id} {how} {job.state} in queue {job.queue}\nNext: tenure jobs show {job.id}")
+    return call_store(database_url, create)
 
 
-def _document(given: str) -> Any:
-    """The payload, from where it was said to be; refuses what is no JSON, and says where it is not."""
-    where, text = "--payload", given
-    if given == "-":
-        where, text = "stdin", _text("stdin", sys.stdin.buffer.read())
-    elif given.startswith("@"):
-        where = given[1:]
+def _parse_payload(option: str) -> Any:
+    """The JSON of the option, of its file or of stdin; refuses anything else and names the place of the fault."""
+    source, text = "--payload", option
+    if option == "-":
+        source, text = "stdin", _decode("stdin", sys.stdin.buffer.read())
+    elif option.startswith("@"):
+        source = option[1:]
         try:
-            text = _text(where, Path(where).read_bytes())
+            text = _decode(source, Path(source).read_bytes())
         except OSError as error:
-            raise BadInput(f"the file {where!r} cannot be read: {error.strerror or error}. Next: check it") from None
+            raise BadInput(f"the file {source!r} cannot be read: {error.strerror or error}. Next: check it") from None
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = text.splitlines()[error.lineno - 1 : error.lineno] or [""]
         near = line[0][max(0, error.colno - 11) : error.colno + 9]
         raise BadInput(
-            f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}, near {near!r}. "
+            f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}, near {near!r}. "
             'Next: give an object like \'{"to": "ada"}\', in quotes'
         ) from None
     except (RecursionError, ValueError) as error:  # nested too deep, or a number with too many digits
-        raise BadInput(f"{where} is not JSON that can be stored: {error}") from None
+        raise BadInput(f"{source} is not JSON that can be stored: {error}") from None
 
 
-def _text(where: str, data: bytes) -> str:
+def _decode(source: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{where} is not UTF-8 at byte {error.start}. Next: convert it") from None
+        raise BadInput(f"{source} is not UTF-8 at byte {error.start}. Next: convert it") from None
 
 
-def _milliseconds(text: str) -> int:
-    found = _SPAN.match(text.strip())
+def _parse_duration(text: str) -> int:
+    """The milliseconds of a text like 1.5, 500ms or 2h."""
+    found = _DURATION.match(text.strip())
     if found is None:
         raise BadInput(f"--delay is a number of seconds, or like 500ms, 30s, 5m, 2h, 7d, not {text!r}")
     return round(float(found[1]) * _MS[found[2] or "s"])

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
-from tenure.cli.database import database
+from tenure.cli.command import Output, command, open_database
 from tenure.settings import Settings
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("migrate")(migrate)
+_DirectUrl = Annotated[str | None, typer.Option("--database-url", help="Default: TENURE_DIRECT_URL, DATABASE_URL.")]
 
 
+@command
 def migrate(
-    print_sql: bool = typer.Option(False, "--print", help="Print the SQL of a whole set-up and connect to nothing."),
-    grants: bool = typer.Option(
-        False, "--grants", help="Also make the roles tenure_owner, tenure_app and tenure_read."
-    ),
-    lock_timeout: int = typer.Option(5_000, help="Give up on a locked table after so many milliseconds.", min=1),
-    database_url: str | None = typer.Option(
-        None, help="Which database; default TENURE_DIRECT_URL, DATABASE_URL, the embedded one."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="What was done, as JSON."),
-) -> None:
-    """Make or upgrade the schema, register the contracts, build their views. Safe again, and while workers run."""
-    from tenure.postgres import migrate as room
+    print_sql: Annotated[bool, typer.Option("--print", help="Print the whole SQL; connect nowhere.")] = False,
+    grants: Annotated[bool, typer.Option("--grants", help="Also create roles: tenure_owner, _app, _read.")] = False,
+    lock_timeout: Annotated[int, typer.Option(min=1, help="Milliseconds to wait for a locked table.")] = 5_000,
+    database_url: _DirectUrl = None,
+) -> Output | None:
+    """Create or upgrade the schema, register the contracts, build their views. Repeatable, also while workers run."""
+    from tenure.postgres import migrate as migrations
 
     if print_sql:
-        print(room.printed(grants=grants), end="")
-        return
-    with database(database_url or Settings.load().direct_url, migrated=False) as dsn:
-        report = room.migrate(dsn, lock_timeout_ms=lock_timeout, grants=grants)
-    if as_json:
-        print(json.dumps(asdict(report)))
-        return
+        print(migrations.render_sql(grants=grants), end="")
+        return None
+    with open_database(database_url or Settings.load().direct_url, migrated=False) as dsn:
+        report = migrations.migrate(dsn, lock_timeout_ms=lock_timeout, grants=grants)
     done = [
         *(f"applied {name}" for name in report.applied),
         *(f"registered contract {name}" for name in report.registered),
@@ -46,4 +36,4 @@ def migrate(
         *(f"granted to role {name}" for name in report.granted),
         *([f"made {report.ranges} id ranges"] if report.ranges else []),
     ]
-    print("\n".join(done) if done else "nothing to do: the database is at this release")
+    return Output(asdict(report), done or "nothing to do: the database is at this release")

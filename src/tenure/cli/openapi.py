@@ -1,24 +1,22 @@
-"""`tenure openapi`: the dispatcher's OpenAPI, without a dispatcher."""
+"""`tenure openapi`: print the dispatcher's OpenAPI document without a dispatcher."""
 
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 
-from tenure.cli.serve import PORT
-
-_SERVER = typer.Option(f"http://127.0.0.1:{PORT}", "--server", help="Where the dispatcher will be.")
+from tenure.cli.services.serve import PORT
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("openapi")(openapi)
+def openapi(
+    server: Annotated[
+        str, typer.Option("--server", help="The address of the dispatcher.")
+    ] = f"http://127.0.0.1:{PORT}",
+) -> None:
+    """Print the OpenAPI 3.1 document of the dispatcher, to generate clients; connects nowhere."""
+    from tenure.http.openapi import openapi_document
+    from tenure.http.route_table import ROUTES
 
-
-def openapi(server: str = _SERVER) -> None:
-    """Print the OpenAPI 3.1 of the dispatcher, to make a client from; nothing is asked or started."""
-    from tenure.http.openapi import described
-    from tenure.http.server import routed
-
-    print(json.dumps(described(routed(), server), indent=2))
+    print(json.dumps(openapi_document(ROUTES, server), indent=2))

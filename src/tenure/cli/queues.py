@@ -1,120 +1,98 @@
-"""`tenure queues`: what stands in each queue; pause one, so that nobody claims from it, and resume it."""
+"""`tenure queues`: list queues with their job counts; pause and resume one."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.database import with_store
-from tenure.cli.given import user
-from tenure.cli.shown import as_json, table
+from tenure.cli.command import Output, Store, command
+from tenure.cli.options import Actor, Reason
+from tenure.cli.output import table, timestamp
+from tenure.jobs.formats import format_duration, to_one_line
+from tenure.jobs.unserved import unserved_to_json
+from tenure.jobs.why import QueuePause, resume_command
 
 if TYPE_CHECKING:
-    from tenure.around import Paused
     from tenure.postgres.queues import Queue
-    from tenure.postgres.store import Store
 
-_Queue = typer.Argument(metavar="QUEUE", help="The queue's name.")
-_Actor = typer.Option(None, "--actor", help="Who asks; default the operating system's user name.")
-_Reason = typer.Option(None, "--reason", help="Why; shown to whoever wonders.")
-_Database = typer.Option(None, "--database-url", help="Which database; default DATABASE_URL, else the embedded one.")
-_Json = typer.Option(False, "--json", help="The same, as JSON.")
-_COUNTS = ("ready", "delayed", "waiting", "held")
+_Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+_COUNTS = ("ready", "delayed", "waiting", "held", "quarantined")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    group = typer.Typer(no_args_is_help=True, help="Look at queues, pause them, resume them.")
-    group.command("list")(list_)
-    for command in (pause, resume):
-        group.command(command.__name__)(command)
-    app.add_typer(group, name="queues")
+@command
+async def list_(store: Store) -> Output:
+    """List the queues that have live jobs or are paused: job counts, and the age of the oldest ready job."""
+    queues = await store.queues.list()
+    rows, data = list(map(_row, queues)), {"queues": list(map(_fields, queues))}
+    if not rows:
+        return Output(data, notes=["no queue has a live job, and none is paused"])
+    unserved = [to_one_line(f"queue {queue.name}: {each.sentence()}") for queue in queues for each in queue.unserved]
+    return Output(data, [*table(("queue", *_COUNTS, "oldest ready", "paused"), rows), *unserved], _warnings(queues))
 
 
-def list_(database_url: str | None = _Database, in_json: bool = _Json) -> None:
-    """List the queues that have live jobs or are paused: what stands in each, how old the oldest ready job is."""
-    queues = with_store(database_url, lambda store: store.queues.list())
-    if in_json:
-        print(as_json({"queues": list(map(_fields, queues))}))
-        return
-    if not queues:
-        print("no queue has a live job, and none is paused", file=sys.stderr)
-        return
-    from tenure.postgres.queues import MANY_QUEUES
+@command
+async def pause(store: Store, queue: _Queue, actor: Actor, reason: Reason = None) -> Output:
+    """Stop claims from a queue. Held jobs go on; a second pause keeps the time and reason of the first."""
+    paused, new = await store.queues.pause(queue, actor=actor, reason=reason)
+    found = next((found for found in await store.queues.list() if found.name == queue), None)
+    state = f"is paused; {_effect(found)}" if new else f"was paused already: {_pause_text(paused)}"
+    data = {"queue": queue, "new": new, "paused": asdict(paused)}
+    return Output(data, f"queue {queue} {state}\nNext: {resume_command(queue)}")
 
-    print("\n".join(table(("queue", *_COUNTS, "oldest ready", "paused"), list(map(_row, queues)))))
+
+@command
+async def resume(store: Store, queue: _Queue, actor: Actor) -> Output:
+    """Allow claims from a queue again; does nothing when it is not paused."""
+    resumed = await store.queues.resume(queue, actor=actor)
+    text = f"queue {queue} is {'resumed' if resumed else 'not paused'}"
+    return Output({"queue": queue, "resumed": resumed}, text)
+
+
+def _warnings(queues: Sequence[Queue]) -> Iterator[str]:
+    from tenure.postgres.live_workers import MANY_QUEUES
+
+    for queue in queues:
+        if queue.quarantined:
+            yield f"queue {queue.name}: {_count(queue, 'quarantined')} jobs cannot be logged. Next: tenure verify"
     if len(queues) == MANY_QUEUES:
-        print(f"only the first {MANY_QUEUES:,} queues are shown", file=sys.stderr)
+        yield f"only the first {MANY_QUEUES:,} queues are shown"
 
 
-def pause(
-    queue: str = _Queue,
-    reason: str | None = _Reason,
-    actor: str | None = _Actor,
-    database_url: str | None = _Database,
-    in_json: bool = _Json,
-) -> None:
-    """Let nobody claim from a queue. Held jobs go on; a queue that is paused stays as it was paused first."""
-    from tenure.why import resuming
-
-    async def ask(store: Store) -> tuple[Paused, bool, Queue | None]:
-        paused, new = await store.queues.pause(queue, actor=actor or user(), reason=reason)
-        return paused, new, next((one for one in await store.queues.list() if one.name == queue), None)
-
-    paused, new, seen = with_store(database_url, ask)
-    if in_json:
-        print(as_json({"queue": queue, "new": new, "paused": _paused(paused)}))
-        return
-    if not new:
-        print(f"queue {queue} was paused already: {_by(paused)}")
-    else:
-        print(f"queue {queue} is paused; {_standing(seen)}")
-    print(f"Next: {resuming(queue)}")
-
-
-def resume(
-    queue: str = _Queue, actor: str | None = _Actor, database_url: str | None = _Database, in_json: bool = _Json
-) -> None:
-    """Let a queue be claimed from again; one that is not paused stays as it is."""
-    resumed = with_store(database_url, lambda store: store.queues.resume(queue, actor=actor or user()))
-    if in_json:
-        print(as_json({"queue": queue, "resumed": resumed}))
-    else:
-        print(f"queue {queue} is resumed" if resumed else f"queue {queue} is not paused")
-
-
-def _standing(seen: Queue | None) -> str:
-    """What the pause means for what stands in the queue; a misspelt name has nothing in it."""
-    if seen is None or not any(getattr(seen, kind) for kind in _COUNTS):
+def _effect(queue: Queue | None) -> str:
+    """The effect of the pause on the jobs in the queue; a misspelt name has none."""
+    if queue is None or not any(getattr(queue, kind) for kind in _COUNTS):
         return "no live job is in it now: check the name if that surprises you"
-    return f"jobs that stay unclaimed: {_count(seen, 'ready')}, jobs that are held and go on: {_count(seen, 'held')}"
+    return f"jobs that stay unclaimed: {_count(queue, 'ready')}, jobs that are held and go on: {_count(queue, 'held')}"
 
 
 def _count(queue: Queue, kind: str) -> str:
     return f"{getattr(queue, kind):,}{'+' if kind in queue.at_least else ''}"
 
 
-def _row(queue: Queue) -> tuple[str, ...]:
-    from tenure.wording import span
-
-    age = "" if queue.oldest is None else span(max(0.0, (queue.now - queue.oldest).total_seconds()) * 1000)
-    return queue.name, *(_count(queue, kind) for kind in _COUNTS), age, _by(queue.paused) if queue.paused else ""
+def _age(queue: Queue) -> float | None:
+    """Seconds since the oldest ready job became ready."""
+    return None if queue.oldest is None else max(0.0, (queue.now - queue.oldest).total_seconds())
 
 
-def _by(paused: Paused) -> str:
-    because = f": {paused.reason}" if paused.reason else ""
-    return f"by {paused.by} since {paused.at:%Y-%m-%d %H:%M:%S} UTC{because}"
+def _row(queue: Queue) -> tuple[Any, ...]:
+    age = None if (seconds := _age(queue)) is None else format_duration(seconds * 1000)
+    return queue.name, *(_count(queue, kind) for kind in _COUNTS), age, queue.paused and _pause_text(queue.paused)
 
 
-def _paused(paused: Paused | None) -> dict[str, Any] | None:
-    return None if paused is None else {"at": paused.at, "by": paused.by, "reason": paused.reason}
+def _pause_text(paused: QueuePause) -> str:
+    reason = f": {paused.reason}" if paused.reason else ""
+    return f"by {paused.by} since {timestamp(paused.at)} UTC{reason}"
 
 
 def _fields(queue: Queue) -> dict[str, Any]:
     """A queue as JSON shows it."""
-    age = None if queue.oldest is None else max(0.0, (queue.now - queue.oldest).total_seconds())
-    fields = {**queue._asdict(), "oldest_ready_seconds": age, "at_least": list(queue.at_least)}
-    del fields["oldest"], fields["now"]
-    return {**fields, "paused": _paused(queue.paused)}
+    fields = queue._asdict() | {
+        "oldest_ready_seconds": _age(queue),
+        "unserved_types": [unserved_to_json(unserved) for unserved in queue.unserved],
+        "paused": queue.paused and asdict(queue.paused),
+    }
+    del fields["oldest"], fields["now"], fields["unserved"]
+    return fields

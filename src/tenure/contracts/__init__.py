@@ -1,13 +1,13 @@
-"""The six contracts that come with Tenure: `standard` is the default, five are written documents honoured line by line.
+"""The six contracts that come with Tenure: `standard` is the default; five implement written documents line by line.
 
-Adding a contract adds one file here; nothing in the engine names any of them.
+Adding a contract adds one file here. Nothing in the engine names a contract.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tenure.contract import Contract
+from tenure.contracts.declaration import Contract
 from tenure.contracts.dispatcher import DISPATCHER
 from tenure.contracts.gate_b2 import GATE_B2
 from tenure.contracts.phase27 import PHASE27

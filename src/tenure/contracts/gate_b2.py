@@ -1,39 +1,26 @@
-"""`gate_b2`: document 004. Tenants, three frozen retries, and a dead-letter record that always comes before failed."""
+"""`gate_b2`: document 004. Tenants, three fixed retries, and a dead-letter record before every failed state."""
 
 from __future__ import annotations
 
-from tenure.contract import (
-    Backoff,
-    Budget,
-    Contract,
-    Counter,
-    DeadLetters,
-    Event,
-    Jitter,
-    Lease,
-    Retryable,
-    View,
-    paths,
-    states,
-)  # fmt: skip
+from tenure.contracts import declaration as declare
 
-_STATES = states(
+_STATES = declare.states(
     queued="ready", running="active", retrying="ready", succeeded="done", dlq_pending="settling",
     dlq_recorded="settling", failed="done",
 )  # fmt: skip
 
-GATE_B2 = Contract(
+GATE_B2 = declare.Contract(
     name="gate_b2",
     version="2026.02.21-r3",
     title="Job system and retry specification, Gate B-2 (document 004)",
     states=_STATES,
     initial="queued",
-    paths=paths(
+    paths=declare.paths(
         _STATES,
         ("claim", "queued|retrying > running"),
         ("succeed", "running > succeeded"),
         ("retry", "running > retrying", {"due": "backoff"}),
-        # The commit point: dlq_pending is seen by everybody before the record is written.
+        # The commit point: dlq_pending is visible to every session before the record is written.
         ("exhaust", "running > dlq_pending"),
         ("fatal", "running > dlq_pending"),
         ("expire", "running > retrying", {"due": "backoff"}),
@@ -42,51 +29,33 @@ GATE_B2 = Contract(
         ("settle", "dlq_pending > dlq_recorded > failed", {"letter": "exhausted_retries"}),
         ("settle", "dlq_recorded > failed", {"letter": "exhausted_retries"}),
     ),
-    counter=Counter("retry_count", initial=0, on=("retry", "expire")),
-    budget=Budget("max_retries", default=3, minimum=3, maximum=3, extra=1),
-    backoff=Backoff(1_000, 30_000, Jitter("add", 0, 300)),
-    lease=Lease(60_000, error={"type": "WorkerLost", "message": "the worker was lost", "code": "WORKER_LOST"}),
-    retryable=Retryable("flag"),
-    dead_letters=DeadLetters("staged", reviewers=2),
+    counter=declare.Counter("retry_count", initial=0, on=("retry", "expire")),
+    budget=declare.Budget("max_retries", default=3, minimum=3, maximum=3, extra=1),
+    backoff=declare.Backoff(base_ms=1_000, cap_ms=30_000, jitter=declare.Jitter(form="add", low=0, high=300)),
+    lease=declare.Lease(
+        default_ms=60_000, error={"type": "WorkerLost", "message": "the worker was lost", "code": "WORKER_LOST"}
+    ),
+    retryable=declare.Retryable("flag"),
+    dead_letters=declare.DeadLetterRules("staged", reviewers=2),
     execution_key="counter",
     invalid_transition="WF_STATE_TRANSITION_INVALID",
     views=(
-        View(
-            "jobs",
-            "jobs",
-            {
-                "job_id": "id", "tenant_id": "tenant", "job_type": "type", "status": "state",
-                "retry_count": "counter", "idempotency_key": "key", "trace_id": "trace",
-                "error_code": "error_code", "payload_json": "payload", "created_at": "created",
-                "updated_at": "updated", "next_retry_at": "due_until_run", "source_dlq_id": "origin_letter",
-            },
+        declare.view("jobs", "jobs",
+            "job_id=id tenant_id=tenant job_type=type status=state retry_count=counter idempotency_key=key "
+            "trace_id=trace error_code payload_json=payload created_at=created updated_at=updated "
+            "next_retry_at=due_until_run source_dlq_id=origin_letter"
         ),
-        View(
-            "dlq_items",
-            "letters",
-            {
-                "dlq_id": "id", "tenant_id": "tenant", "job_id": "job_id", "error_class": "error_class",
-                "error_code": "error_code", "payload_json": "payload", "context_json": "context",
-                "status": "status", "first_failed_at": "failed", "created_at": "created", "updated_at": "updated",
-            },
+        declare.view("dlq_items", "letters",
+            "dlq_id=id tenant_id=tenant job_id error_class error_code payload_json=payload context_json=context "
+            "status first_failed_at=failed created_at=created updated_at=updated"
         ),
-        View(
-            "replay_records",
-            "events",
-            {
-                "job_id": "job_id", "seq": "seq", "ts": "ts", "trace_id": "trace", "retry_count": "counter",
-                "status_transition": "transition",
-            },
+        declare.view("replay_records", "events",
+            "job_id seq ts trace_id=trace retry_count=counter status_transition=transition"
         ),
     ),
     events=(
-        Event(
-            "transition",
-            ("claim", "succeed", "retry", "exhaust", "fatal", "expire", "expire_at_cap", "dead_letter", "settle"),
-            {
-                "trace_id": "trace", "job_id": "job_id_text", "retry_count": "counter",
-                "status_transition": "transition",
-            },
+        declare.event("transition", "claim succeed retry exhaust fatal expire expire_at_cap dead_letter settle",
+            "trace_id=trace job_id=job_id_text retry_count=counter status_transition=transition"
         ),
     ),
     knobs={

@@ -1,32 +1,18 @@
-"""`standard`: what a new user gets. Retries, soft and hard cancel, snooze, dead letters; the fastest path."""
+"""`standard`: the default contract. Retries, soft and hard cancel, snooze, dead letters; the fastest path."""
 
 from __future__ import annotations
 
-from tenure.contract import (
-    Backoff,
-    Budget,
-    Contract,
-    Counter,
-    DeadLetters,
-    Event,
-    Jitter,
-    Lease,
-    Retryable,
-    Verdict,
-    View,
-    paths,
-    states,
-)  # fmt: skip
+from tenure.contracts import declaration as declare
 
-_STATES = states(queued="ready", running="active", succeeded="done", cancelled="done", dead="done")
+_STATES = declare.states(queued="ready", running="active", succeeded="done", cancelled="done", dead="done")
 
-STANDARD = Contract(
+STANDARD = declare.Contract(
     name="standard",
     version="1",
     title="Tenure's own: queued, running, then succeeded, cancelled or dead",
     states=_STATES,
     initial="queued",
-    paths=paths(
+    paths=declare.paths(
         _STATES,
         ("claim", "queued > running"),
         ("succeed", "running > succeeded"),
@@ -40,62 +26,46 @@ STANDARD = Contract(
         ("cancel", "queued|running > cancelled"),
         ("dead_letter", "queued|running > dead", {"letter": "operator"}),
     ),
-    counter=Counter("attempt", initial=0, on=("claim",)),
-    budget=Budget("max_attempts", default=5),
-    backoff=Backoff(1_000, 600_000, Jitter("multiply", 0.75, 1.25), cap_after_jitter=True),
-    lease=Lease(30_000, error={"type": "LeaseExpired", "message": "the worker was lost", "code": "WORKER_LOST"}),
-    retryable=Retryable(
-        "class",
-        {
-            "PermanentError": Verdict("fatal", "permanent_error"),
-            "ValidationError": Verdict("fatal", "validation_failed"),
-        },
+    counter=declare.Counter("attempt", initial=0, on=("claim",)),
+    budget=declare.Budget("max_attempts", default=5),
+    backoff=declare.Backoff(
+        base_ms=1_000, cap_ms=600_000, cap_after_jitter=True,
+        jitter=declare.Jitter(form="multiply", low=0.75, high=1.25),
     ),
-    dead_letters=DeadLetters("record"),
+    lease=declare.Lease(
+        default_ms=30_000, error={"type": "LeaseExpired", "message": "the worker was lost", "code": "WORKER_LOST"}
+    ),
+    retryable=declare.Retryable("class", {
+        "PermanentError": declare.RetryVerdict("fatal", "permanent_error"),
+        "ValidationError": declare.RetryVerdict("fatal", "validation_failed"),
+    }),
+    dead_letters=declare.DeadLetterRules("record"),
     cancel_modes=("soft", "hard"),
     facts=("cancel_requested",),
     views=(
-        View(
-            "jobs",
-            "jobs",
-            {
-                "id": "id", "queue": "queue", "type": "type", "tenant_id": "tenant", "state": "state",
-                "attempt": "counter", "max_attempts": "limit", "priority": "priority", "payload": "payload",
-                "due_at": "due", "lease_owner": "owner", "lease_expires_at": "lease_expires",
-                "started_at": "last_started", "finished_at": "finished", "created_at": "created",
-                "updated_at": "updated", "last_error": "error", "result": "result", "idempotency_key": "key",
-                "trace_id": "trace", "correlation_id": "correlation", "cancel_requested_at": "cancel_requested",
-                "progress": "progress", "checkpoint": "checkpoint", "origin_dead_letter": "origin_letter",
-            },
+        declare.view("jobs", "jobs",
+            "id queue type tenant_id=tenant state attempt=counter max_attempts=limit priority payload due_at=due "
+            "lease_owner=owner lease_expires_at=lease_expires started_at=last_started finished_at=finished "
+            "created_at=created updated_at=updated last_error=error result idempotency_key=key trace_id=trace "
+            "correlation_id=correlation cancel_requested_at=cancel_requested progress checkpoint "
+            "origin_dead_letter=origin_letter"
         ),
-        View(
-            "events",
-            "events",
-            {
-                "job_id": "job_id", "seq": "seq", "ts": "ts", "type": "name", "from_state": "from_state",
-                "to_state": "to_state", "attempt": "counter", "actor": "actor", "payload": "payload",
-            },
-        ),
-        View(
-            "dead_letters",
-            "letters",
-            {
-                "id": "id", "job_id": "job_id", "tenant_id": "tenant", "type": "type", "reason_code": "reason",
-                "stage": "stage", "last_error": "error", "attempts": "counter", "last_owner": "last_owner",
-                "last_lease_expires_at": "last_lease_expires", "correlation_id": "correlation",
-                "payload": "payload", "status": "status", "created_at": "created", "updated_at": "updated",
-            },
+        declare.view("events", "events", "job_id seq ts type=name from_state to_state attempt=counter actor payload"),
+        declare.view("dead_letters", "letters",
+            "id job_id tenant_id=tenant type reason_code=reason stage last_error=error attempts=counter last_owner "
+            "last_lease_expires_at=last_lease_expires correlation_id=correlation payload status created_at=created "
+            "updated_at=updated"
         ),
     ),
     events=(
-        Event("claimed", ("claim",), {}),
-        Event("succeeded", ("succeed",), {}),
-        Event("retried", ("retry",), {"reason": "reason", "error": "error", "delay_ms": "delay_ms", "due_at": "due"}),
-        Event("dead", ("exhaust", "fatal", "expire_at_cap", "dead_letter"), {"reason": "reason", "error": "error"}),
-        Event("expired", ("expire",), {"reason": "reason"}),
-        Event("snoozed", ("snooze",), {"due_at": "due"}),
-        Event("handed_back", ("hand_back",), {"due_at": "due"}),
-        Event("cancelled", ("cancel",), {"reason": "reason"}),
-        Event("cancel_requested", ("cancel_requested",), {"reason": "reason"}),
+        declare.event("claimed", "claim"),
+        declare.event("succeeded", "succeed"),
+        declare.event("retried", "retry", "reason error delay_ms due_at=due"),
+        declare.event("dead", "exhaust fatal expire_at_cap dead_letter", "reason error"),
+        declare.event("expired", "expire", "reason"),
+        declare.event("snoozed", "snooze", "due_at=due"),
+        declare.event("handed_back", "hand_back", "due_at=due"),
+        declare.event("cancelled", "cancel", "reason"),
+        declare.event("cancel_requested", "cancel_requested", "reason"),
     ),
 )  # fmt: skip

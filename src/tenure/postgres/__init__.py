@@ -1,12 +1,23 @@
-"""The only room that speaks SQL.
+"""The only package that contains SQL.
 
-    verbs.py ── yields statements ──▶ statement.py (two runners) ──▶ PostgreSQL
-       ▲                                   ▲
-    store.py: the verbs on a pool       queries/*.sql: each opens with the question it answers
-    machine.py, registry.py: contracts as parameter values     migrate.py, views.py: the schema
+    surface         store.py       verbs and their plans (generators)        statement
+    app, worker ──▶ Store       ──▶ claim.py    ClaimVerbs, claim_plan    ──▶ queries/claim.sql
+    HTTP, CLI       inherits        hold.py     HolderVerbs, move, notes      queries/succeed.sql, finish.sql, note.sql
+                    these verbs     operate.py  OperatorVerbs, settle         queries/operate.sql, change_queue.sql
+                                    enqueue.py  EnqueueVerbs, enqueue_plan    queries/enqueue.sql
+                                    reap.py     UpkeepVerbs, settle           queries/find_expired.sql, expire.sql
+                                        │
+                    engine.py: pools, retries     statement.py: binds values and executes each step
 
-The promise: every state change is one guarded, fenced statement with exactly one log row, whatever the contract. A move
-goes through one gate (`queries/move.sql`), except a claim of whatever is due (`queries/claim.sql`), which waits for
-nobody. The failure policy: a refusal is a typed value and changed nothing; a deadlock is tried again; a lost connection
-is said to be one, because only the caller knows whether to repeat.
+A plan yields statements and receives their rows; it never waits. `engine.py` runs plans on its own connections,
+`enqueue_in.py` runs them on a connection of the caller. `bound_contract.py` and `registry.py` turn contracts into
+parameter values. `migrate.py` and `views.py` create the schema.
+
+The guarantee: every state change, under every contract, is one statement that checks the state and the lease, changes
+the row and writes exactly one log row. A move is sent by `move.py`, through `queries/finish.sql`, `expire.sql`,
+`operate.sql` or `claim_by_id.sql`. There are two exceptions: a claim of due jobs (`queries/claim.sql`), which does not
+wait for locked rows, and a plain success (`queries/succeed.sql`).
+
+The failure policy: a refusal is a typed value, and it changed nothing. The engine runs a plan again after a deadlock. A
+lost connection is raised as ConnectionLost, because only the caller knows whether to repeat the call.
 """

@@ -1,4 +1,4 @@
-"""What an audit reads: pages of jobs with their logs, letters, effects and keys, each of one moment, without locks."""
+"""Reads of the audit: pages of jobs with their logs, dead letters, effects and keys; one snapshot each, no locks."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from tenure import intake
-from tenure.contract import Contract
-from tenure.postgres.engine import Engine, ask
-from tenure.postgres.statement import Atomic, Plan, Row, statement
+from tenure.contracts.declaration import Contract
+from tenure.jobs import validation
+from tenure.postgres.engine import EngineUser
+from tenure.postgres.ranges import list_ranges, read_by_range
+from tenure.postgres.read import in_one_snapshot
+from tenure.postgres.statement import Plan, Row, statement
 
-#: Between the fields of a log row, and between the rows, in the text that a log is read as.
+#: Separators between the fields of a log row, and between rows, in the text form of a log.
 FIELD, LINE = "\x1f", "\x1e"
 
 
 class Audited(NamedTuple):
-    """A job's row as far as its log must agree with it."""
+    """The columns of a job's row that its log must agree with."""
 
     id: int
     contract: str
@@ -30,16 +32,16 @@ class Audited(NamedTuple):
     seq: int
     updated_at: datetime
     live: bool
-    #: What is wrong with the row itself, in the words of audit_jobs.sql.
+    #: Faults of the row itself, as audit_jobs.sql names them.
     doubts: str
 
 
 class AuditedLog(NamedTuple):
-    """A job's log: seq, trigger, from, to, claims, counter, hop, limit and contract of each row, as one text."""
+    """A job's log as one text: seq, trigger, from, to, claims, counter, hop, limit and contract of each row."""
 
     job_id: int
     text: str
-    #: The first row that is not later than the one before it.
+    #: The first row whose time is not after the row before it.
     late: int | None
     last: datetime
 
@@ -60,7 +62,7 @@ class AuditedLetter(NamedTuple):
 
 
 class StrayEffect(NamedTuple):
-    """An effect that no current lease covered; `known`: its claim was one, at another time."""
+    """An effect that no lease covered when it was recorded; `known`: its claim existed, at another time."""
 
     job_id: int
     node: str
@@ -80,77 +82,94 @@ class ReplayedEffect(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
-    """Jobs and everything that was written about them, of one moment; without jobs it is the last."""
+    """Jobs and everything written about them, from one snapshot. A page without jobs is the last one."""
 
     jobs: list[Audited]
     logs: list[AuditedLog] = field(default_factory=list)
     letters: list[AuditedLetter] = field(default_factory=list)
     stray_effects: list[StrayEffect] = field(default_factory=list)
-    #: Keys whose job is not there: job id, tenant, key.
+    #: Idempotency keys whose job does not exist: job id, tenant, key.
     stray_keys: list[Row] = field(default_factory=list)
-    #: The ranges that leave, low and high.
+    #: The id ranges that are being dropped: low, high.
     leaving: list[Row] = field(default_factory=list)
 
 
-class Audit:
+class Audit(EngineUser):
     """The reads of an audit; `store.audit`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
     async def contracts(self) -> dict[tuple[str, str], Contract]:
-        """Every registered contract by name and version, with this process's numbers."""
+        """Return every registered contract by name and version, with this process's numbers."""
         await self._engine.run(self._engine.registry.load)
         return self._engine.registry.all()
 
     async def registered(self) -> list[Row]:
-        """The registry as it is written: name, version, digest, declaration."""
-        return await self._engine.run(lambda: ask("audit_contracts", {}))
+        """Return the stored registry: name, version, digest, declaration."""
+        return await self._engine.ask("audit_contracts")
 
     async def moment(self, ago: timedelta) -> datetime:
-        """So long ago, by the database's clock."""
-        rows = await self._engine.run(lambda: ask("audit_moment", {"seconds": ago.total_seconds()}))
-        moment: datetime = rows[0][0]
-        return moment
+        """Return the time this long ago, by the database's clock."""
+        ((moment,),) = await self._engine.ask("audit_now", seconds=ago.total_seconds())
+        return moment  # type: ignore[no-any-return]
 
-    async def page(self, after: int, limit: int, rows: int, since: datetime | None = None) -> Page:
-        """The jobs after this id: at most so many, with about so many log rows."""
-        which = {"after": after, "limit": limit, "rows": rows, "since": since}
-        return await self._engine.run(lambda: _page(which))
+    async def spans(self) -> list[tuple[int, int]]:
+        """Return the id ranges and the gaps around them in order; together the (low, high) pairs cover every id."""
+        spans: list[tuple[int, int]] = []
+        end = 0
+        for low, high, *_ in await self.ranges():
+            spans += [(end, low)] * (end < low) + [(low, high)]
+            end = high
+        return [*spans, (end, validation.MAX_ID)]
+
+    async def page(self, after: int, before: int, limit: int, rows: int, since: datetime | None = None) -> Page:
+        """Read the jobs between two ids of one span: at most `limit`, with about `rows` log rows."""
+        wanted = {"after": after, "before": before, "limit": limit, "rows": rows, "since": since}
+        page = await self._engine.run(lambda: in_one_snapshot(_read(wanted)))
+        page.letters = await self._engine.run(lambda: _linked(page.letters))
+        return page
 
     async def ranges(self) -> list[Row]:
-        """The id ranges: low, high, leaving, has_events, has_jobs, last_id."""
-        return await self._engine.run(lambda: ask("audit_ranges", {}))
+        """Return the id ranges: low, high, leaving, has_events, has_jobs, last_id."""
+        return await self._engine.ask("audit_ranges")
 
     async def effects(self, job_id: int) -> list[ReplayedEffect]:
-        """The effects of a job, oldest first."""
-        return [
-            ReplayedEffect._make(row) for row in await self._engine.run(lambda: ask("audit_replayed", {"id": job_id}))
-        ]
+        """Return the effects of a job, oldest first."""
+        return [ReplayedEffect._make(row) for row in await self._engine.ask("audit_replayed", id=job_id)]
 
 
-def _page(which: dict[str, Any]) -> Plan[Page]:
-    page: Page = yield Atomic(_read(which), steady=True)
-    return page
-
-
-def _read(which: dict[str, Any]) -> Plan[Page]:
-    jobs = yield statement("audit_jobs", which)
+def _read(wanted: dict[str, Any]) -> Plan[Page]:
+    jobs = yield statement("audit_jobs", wanted)
     ids = [row[0] for row in jobs]
-    if which["since"] is not None:  # only what belongs to these jobs; else also what lies between and behind them
-        spans = {"lows": [job_id - 1 for job_id in ids], "highs": ids}
-    else:
-        spans = {"lows": [which["after"]], "highs": [ids[-1] if ids else intake.MAX_ID]}
-    logs = yield statement("audit_events", spans)
-    letters = yield statement("audit_letters", spans)
-    effects = yield statement("audit_effects", spans)
-    keys = yield statement("audit_keys", spans)
-    leaving = yield statement("audit_leaving", {})
+    # A full page ends at its last job; the last page also covers the rest of the span.
+    before = wanted["before"] if not ids else ids[-1] + 1
+    bounds = {"after": wanted["after"], "before": before, "ids": None if wanted["since"] is None else ids}
+    logs = yield statement("audit_events", bounds)
+    letters = yield statement("audit_dead_letters", bounds)
+    effects = yield statement("audit_effects", bounds)
+    keys = yield statement("audit_keys", bounds)
+    leaving = yield statement("audit_dropping_ranges", {})
     return Page(
         [Audited._make(row) for row in jobs],
         [AuditedLog._make(row) for row in logs],
-        [AuditedLetter._make(row) for row in letters],
+        [AuditedLetter._make((*row, True)) for row in letters],
         [StrayEffect._make(row) for row in effects],
         keys,
         leaving,
     )
+
+
+def _linked(letters: list[AuditedLetter]) -> Plan[list[AuditedLetter]]:
+    """Set whether each requeued letter's new job points back to it; a job of a dropped range counts as linked."""
+    again = [letter.requeued_as for letter in letters if letter.requeued_as is not None]
+    if not again:
+        return letters
+    origins: dict[int, int | None] = dict((yield from read_by_range("audit_links", again)))
+    there = yield from list_ranges()
+    ends = max((high for _, high in there), default=0)
+
+    def linked(letter: AuditedLetter) -> bool:
+        made = letter.requeued_as
+        if made is None or origins.get(made) == letter.id:
+            return True
+        return made not in origins and made < ends and not any(low <= made < high for low, high in there)
+
+    return [letter._replace(linked=linked(letter)) for letter in letters]

@@ -1,15 +1,16 @@
-"""Connections of the engine: planner settings that hold on an empty table, timeouts, and errors in our own words.
+"""Connections of the engine: the settings that its statements rely on, timeouts, and translated errors.
 
-    direct           the settings come with the connection, and hold as long as it
-    behind a pooler  another session with every transaction: the settings come with each (see `borrowed`), and nothing
-                     is prepared, because it would stay behind with the session
+    direct           the connection carries the settings for its whole life
+    behind a pooler  each transaction may use another session: it sets the settings itself (`shared_sessions.py`), and
+                     nothing is prepared, because prepared statements would stay in the session
 
-The planner settings belong on the engine's own connections alone, never on one that runs users' SQL: from the
-statistics of an empty table PostgreSQL would choose scans and sorts that read every dead index entry.
+Only the engine's own connections get the planner settings, never one that runs users' SQL. They are needed because from
+the statistics of an empty table PostgreSQL would choose scans and sorts that read every dead index entry.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,33 +23,61 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 from tenure.errors import BadInput, CannotConnect, ConnectionLost, NotPermitted, SchemaMissing, Unavailable
 
 LOCK_TIMEOUT_MS = 5_000
+#: Statement timeouts: of upkeep and operators' commands, which read whole ranges; and of every other call.
 STATEMENT_TIMEOUT_MS = 120_000
+CALL_TIMEOUT_MS = 30_000
+#: PostgreSQL ends a session that is idle inside a transaction for this long and releases its locks: the process is
+#: frozen or cut off. The engine itself never waits between two statements.
+IDLE_IN_TRANSACTION_MS = 10_000
 
-#: A peer that went silent is noticed within half a minute, not after hours. The address may say otherwise.
+#: A silent peer is noticed within half a minute, not after hours. The address may override these.
 DEADLINES = {
     "application_name": "tenure", "connect_timeout": "10", "keepalives_idle": "10", "keepalives_interval": "5",
     "keepalives_count": "3", "tcp_user_timeout": "20000",
 }  # fmt: skip
 
-#: jit is off because a disabled plan node's price would set the compiler to work on every statement.
+#: The same on the server, for a client whose machine is gone. PostgreSQL ignores them on a local socket.
+SERVER_DEADLINES = {
+    "tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}  # fmt: skip
+
+#: jit is off because the cost of disabled plan nodes would compile every statement.
 PLANNER = {
     "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "enable_hashjoin": "off",
     "enable_mergejoin": "off", "jit": "off", "timezone": "UTC",
 }  # fmt: skip
 
+#: Settings that a role or a database may have changed and that the engine relies on: how values are read and written,
+#: and which plans exist.
+STANDARD = {
+    "array_nulls": "on", "bytea_output": "hex", "client_encoding": "UTF8", "datestyle": "ISO, MDY",
+    "enable_indexonlyscan": "on", "enable_indexscan": "on", "enable_nestloop": "on", "enable_partition_pruning": "on",
+    "extra_float_digits": "1", "intervalstyle": "postgres", "plan_cache_mode": "auto",
+    "standard_conforming_strings": "on", "transform_null_equals": "off",
+}  # fmt: skip
 
-#: What PgBouncer says to a connection that comes with settings.
-_NO_SETTINGS = "unsupported startup parameter"
 
-#: What a server says that is there, to whom it will not let in.
-_TURNED_AWAY = re.compile(
+#: PgBouncer's error for a connection with settings.
+_SETTINGS_REFUSED = "unsupported startup parameter"
+
+#: Errors of a server that is reachable and refuses the login.
+_LOGIN_REFUSED = re.compile(
     r'authentication failed|no pg_hba\.conf entry|(database|role) "[^"]*" does not exist|no such (user|database)'
 )
 
-_TRIED_AGAIN = (
+#: Errors caused by the locks of another transaction: the caller decides whether to try again.
+LOCK_ERRORS = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
+)
+UNSTORABLE = (psycopg.errors.UntranslatableCharacter, psycopg.errors.CharacterNotInRepertoire)
+#: PostgreSQL rolled the transaction back, and the session cannot be used any more.
+SESSION_ENDED = (
+    psycopg.errors.IdleSessionTimeout,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.ReadOnlySqlTransaction,
 )
 _SHUTTING_DOWN = ("57P01", "57P02", "57P03", "57P05")
 _MISSING = (
@@ -59,8 +88,8 @@ _MISSING = (
 )
 
 
-def checked(dsn: str) -> dict[str, Any]:
-    """The parts of a database's address; refuses what PostgreSQL does not understand, without repeating it."""
+def parse_dsn(dsn: str) -> dict[str, Any]:
+    """Return the parts of a database address; refuses an invalid one without repeating it."""
     try:
         return dict(conninfo_to_dict(dsn))
     except psycopg.ProgrammingError:
@@ -70,39 +99,56 @@ def checked(dsn: str) -> dict[str, Any]:
         ) from None
 
 
-def settings() -> dict[str, str]:
-    """What every statement of the engine runs under."""
-    timeouts = {"lock_timeout": str(LOCK_TIMEOUT_MS), "statement_timeout": str(STATEMENT_TIMEOUT_MS)}
-    return {**PLANNER, **timeouts}
+def session_settings(statement_ms: int | None = None) -> dict[str, str]:
+    """Return the settings of every statement of the engine; `statement_ms` is the statement timeout."""
+    timeouts = {
+        "lock_timeout": LOCK_TIMEOUT_MS,
+        "statement_timeout": STATEMENT_TIMEOUT_MS if statement_ms is None else statement_ms,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
+    }
+    return {**PLANNER, **STANDARD, **{name: str(value) for name, value in timeouts.items()}}
 
 
-def engine_dsn(dsn: str) -> str:
-    """The same database, with the engine's settings on every connection."""
-    given = checked(dsn)
-    options = {**settings(), "default_transaction_isolation": "read\\ committed"}
-    ours = " ".join(f"-c {name}={value}" for name, value in options.items())
-    merged = f"{given.get('options') or ''} {ours}".strip()
-    return make_conninfo(dsn, options=merged, **_unless_given(given, DEADLINES))
+def engine_dsn(dsn: str, statement_ms: int | None = None) -> str:
+    """Return the same address with the engine's settings on every connection."""
+    settings = {**session_settings(statement_ms), **SERVER_DEADLINES, "default_transaction_isolation": "read committed"}
+    ours = " ".join(f"-c {name}={_escaped(value)}" for name, value in settings.items())
+    return plain_dsn(dsn, options=f"{parse_dsn(dsn).get('options') or ''} {ours}".strip())
 
 
-def plain_dsn(dsn: str, application_name: str = "tenure") -> str:
-    """The same database for what runs no query of the engine's, or sets the engine's settings itself."""
+def plain_dsn(dsn: str, application_name: str = "tenure", **more: str) -> str:
+    """Return the same address for connections without engine queries, or that set the settings themselves."""
+    given = parse_dsn(dsn)
     ours = {**DEADLINES, "application_name": application_name}
-    return make_conninfo(dsn, **_unless_given(checked(dsn), ours))
+    missing = {name: value for name, value in ours.items() if name not in given}
+    return make_conninfo(dsn, **missing, **_always(given), **more)
 
 
-async def reached(dsn: str) -> tuple[str, bool]:
-    """Where the engine connects, and whether a pooler stands in between; refuses a database that it cannot work on.
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
-    A pooler refuses the settings of a session, or takes them and forgets them.
+
+def _always(given: dict[str, Any]) -> dict[str, str]:
+    """Force UTF-8; and if the address names several servers, choose the one that accepts writes."""
+    ours = {"client_encoding": "UTF8"}
+    hosts = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST", "")
+    if "," in hosts and "target_session_attrs" not in given and "PGTARGETSESSIONATTRS" not in os.environ:
+        ours["target_session_attrs"] = "read-write"
+    return ours
+
+
+async def probe_dsn(dsn: str, statement_ms: int | None = None) -> tuple[str, bool]:
+    """Return the engine's address, and whether a pooler is in between; refuses an unsuitable database.
+
+    A pooler refuses the settings of a session, or accepts them and forgets them.
     """
-    address = engine_dsn(dsn)
-    with connecting():
+    address = engine_dsn(dsn, statement_ms)
+    with translate_connect_errors():
         try:
             if (await _in_force(address))["enable_seqscan"] == "off":
                 return address, False
         except psycopg.OperationalError as error:
-            if _NO_SETTINGS not in str(error):
+            if _SETTINGS_REFUSED not in str(error):
                 raise
         address = plain_dsn(dsn)
         found = await _in_force(address)
@@ -115,60 +161,70 @@ async def reached(dsn: str) -> tuple[str, bool]:
 
 
 async def _in_force(address: str) -> dict[str, str]:
-    """Settings as they are on a new connection."""
+    """Return the settings of a new connection."""
     names = ["enable_seqscan", "default_transaction_isolation"]
     async with await psycopg.AsyncConnection.connect(address, autocommit=True, prepare_threshold=None) as connection:
         cursor = await connection.execute("select name, setting from pg_settings where name = any(%s)", [names])
         return dict(await cursor.fetchall())
 
 
-def _unless_given(given: dict[str, Any], ours: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in ours.items() if name not in given}
-
-
 @contextmanager
-def connecting() -> Iterator[None]:
-    """Say why a first connection could not be had."""
+def translate_connect_errors() -> Iterator[None]:
+    """Raise NotPermitted or CannotConnect for a failed first connection."""
     try:
         yield
     except psycopg.OperationalError as error:
         why = " ".join(str(error).split())
-        if _TURNED_AWAY.search(why):  # it is there, and waiting does not help
+        if _LOGIN_REFUSED.search(why):  # the server is reachable, so a retry does not help
             raise NotPermitted(f"{why}. Next: check the name of the database, the role and its password") from error
         raise CannotConnect(f"{why}. Next: check the address of the database, and that it runs") from error
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text."""
+    return " ".join((str(error).splitlines() or ["no answer"])[0].split())
+
+
+def is_unstorable(error: BadInput) -> bool:
+    """Whether a text was refused because this database cannot store it."""
+    return isinstance(error.__cause__, (UnicodeEncodeError, *UNSTORABLE))
+
+
 @contextmanager
-def our_errors() -> Iterator[None]:
-    """Say what a driver's error means for the caller."""
+def translate_errors() -> Iterator[None]:
+    """Raise Tenure's error for an error of the driver."""
     try:
         yield
+    except (*LOCK_ERRORS, psycopg.errors.InFailedSqlTransaction):
+        raise
     except _MISSING as error:
-        what = str(error).splitlines()[0]
+        what = first_line(error)
         raise SchemaMissing(f"the database lacks part of Tenure's schema ({what}). Next: tenure migrate") from error
     except PoolClosed:
-        raise BadInput("this store is closed. Next: open another one") from None
+        raise BadInput("this store is closed. Next: open a new one") from None
     except (PoolTimeout, TooManyRequests) as error:
         raise CannotConnect(
-            f"no connection could be had in time ({error}); nothing was done. Next: try again"
+            f"no connection became free in time ({error}); nothing was done. Next: try again"
         ) from error
-    except _TRIED_AGAIN:
-        raise
+    except (UnicodeEncodeError, *UNSTORABLE) as error:
+        what = first_line(error)
+        raise BadInput(
+            f"a text has a character that this database or connection cannot store ({what}); nothing was written. "
+            "Next: leave the character out, or use a database with encoding UTF8"
+        ) from error
     except psycopg.errors.InsufficientPrivilege as error:
-        what = str(error).splitlines()[0]
         raise NotPermitted(
-            f"this role may not do that ({what}); nothing was done. Next: tenure migrate --grants, or another role"
+            f"this role is not permitted to do that ({first_line(error)}); nothing was done. "
+            "Next: tenure migrate --grants, or another role"
         ) from error
-    except psycopg.OperationalError as error:
-        what = str(error).splitlines()[0] if str(error) else "no answer"
-        if error.sqlstate is None or error.sqlstate[:2] == "08" or error.sqlstate in _SHUTTING_DOWN:
+    except (psycopg.OperationalError, psycopg.InternalError) as error:
+        what, code = first_line(error), error.sqlstate
+        is_internal = isinstance(error, psycopg.InternalError)  # for example a read-only server, such as a standby
+        if not is_internal and (code is None or code[:2] == "08" or code in _SHUTTING_DOWN):
             raise ConnectionLost(
-                f"the database went away ({what}); the call may or may not have happened. "
+                f"the connection to the database broke ({what}); the call may or may not have happened. "
                 "Next: repeat it with the same key"
             ) from error
-        raise Unavailable(f"PostgreSQL could not do it ({what}); nothing was done. Next: try again later") from error
-    except psycopg.errors.InFailedSqlTransaction:
-        raise
-    except psycopg.InternalError as error:  # a server that only reads, as a standby does, among others
-        what = str(error).splitlines()[0] if str(error) else "an internal error"
-        raise Unavailable(f"PostgreSQL could not do it ({what}); nothing was done. Next: try again later") from error
+        raise Unavailable(
+            f"PostgreSQL could not execute the call ({what}); nothing was done. Next: try again later"
+        ) from error

@@ -1,51 +1,94 @@
-"""The engine room: a pool of connections, the registered contracts, and how verbs are run on them.
+"""The engine: connection pools, the registered contracts, and the execution of plans on them.
 
-A verb that met a deadlock or a serialization failure is run again; a lost connection is said to be one, and the pool
-looks at its others. What batches have in common is here too: each contract's jobs go together, and answers come in the
-order asked.
+    calls        the pool of all calls: one connection is always open, the others are opened on demand
+    heartbeats   one connection for heartbeats: open from the start, so that a heartbeat does not wait for one
+
+The engine runs a plan again after a deadlock or a serialization failure, and also when PostgreSQL refused it before it
+began or rolled it back: the session was idle for too long, is read-only, or this process was frozen. It does not run a
+plan again of which a part was committed: the caller gets ConnectionLost, as after every lost connection, and the pools
+check their other connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
-from uuid import UUID
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from tenure import intake
-from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, JobNotFound, TenureError
-from tenure.job import Held, Job
-from tenure.postgres.borrowed import borrowed, lend, pooled
-from tenure.postgres.connect import our_errors, reached
-from tenure.postgres.machine import Machine
-from tenure.postgres.registry import Registry
-from tenure.postgres.statement import Plan, Row, run, statement
-from tenure.postgres.wake import Wakeups
+from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, Refused, TenureError, Unavailable
+from tenure.jobs import validation
+from tenure.postgres.bound_contract import BoundContract
+from tenure.postgres.connect import SESSION_ENDED, first_line, parse_dsn, probe_dsn, session_settings, translate_errors
+from tenure.postgres.connection_health import idle_seconds, is_ended, is_read_only, note_use, responds, watch
+from tenure.postgres.notify import Wakeups
+from tenure.postgres.registry import ContractNumbers, Registry
+from tenure.postgres.shared_sessions import check_pool, refuse_open_transaction, with_settings
+from tenure.postgres.statement import Plan, Query, Row, Step, run, statement
 
 T = TypeVar("T")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 _DEADLOCK_TRIES = 5
 _RECONNECT_S = 0.5
-#: After somebody waited for a connection in vain, all are told so at once for so long.
-_AWAY_S = 0.3
+#: Seconds for which the pool tries to reconnect the heartbeat connection, about once a second, before it starts again.
+_HEARTBEAT_RECONNECT_S = 2.0
+#: After a failed wait for a connection, all calls fail at once for this many seconds.
+_UNAVAILABLE_S = 0.3
+#: Seconds between two reads of the registered contracts in a process that claims.
+_REGISTRY_S = 30.0
+#: A connection that was idle for this many seconds is tested before use: a firewall may have dropped it.
+_IDLE_S = 30.0
+_log = logging.getLogger("tenure")
+
+
+class _SessionEnded(Exception):
+    """PostgreSQL ended the session before the last step was done. The plan can run again unless `partly_done`.
+
+    `partly_done`: an earlier step was committed. A second run would be refused because of the first.
+    """
+
+    def __init__(self, error: psycopg.Error, *, partly_done: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.partly_done = partly_done
+
+
+@dataclass(slots=True)
+class _LimitedPool:
+    """A pool, and a semaphore with one slot per connection."""
+
+    pool: Pool
+    #: Calls wait here, not in the pool: a long queue of calls is no outage. None: the pool belongs to the caller.
+    slots: asyncio.Semaphore | None = None
+    unavailable_until: float = 0.0
 
 
 class Engine:
-    """Runs verbs on a pool of connections."""
+    """Runs plans on connection pools."""
 
     def __init__(
-        self, pool: Pool, registry: Registry, *, lent: bool = False, behind_pooler: bool = False, wake: bool = False
+        self,
+        pool: Pool,
+        registry: Registry,
+        *,
+        borrowed_pool: bool = False,
+        shared_settings: Mapping[str, str] | None = None,
+        wake: bool = False,
     ) -> None:
-        self._pool = pool
-        self._lent = lent
-        self._behind_pooler = behind_pooler
-        #: Who waits for a turn does not wait for the database: a crowd is no outage. None: the pool is not ours.
-        self._turns: asyncio.Semaphore | None = None
-        self._away_until = 0.0
+        self._calls = self._heartbeats = _LimitedPool(pool)
+        #: True: the pool belongs to the caller.
+        self._borrowed_pool = borrowed_pool
+        #: Behind a pooler, and on a caller's pool: the settings that each transaction sets for itself.
+        self._shared_settings = shared_settings
+        self._next_registry_read = monotonic() + _REGISTRY_S
+        #: True: the address asks for the primary, so a read-only connection is replaced.
+        self._requires_primary = False
         self.registry = registry
         self.wakeups = Wakeups(self.run, on=wake)
 
@@ -53,176 +96,246 @@ class Engine:
     async def connect(
         cls,
         dsn: str,
-        numbers: Mapping[str, Mapping[str, int]] | None,
+        numbers: ContractNumbers | None,
         connections: int,
         *,
         wake: bool = False,
         patience_s: float = 10.0,
+        statement_ms: int | None = None,
+        heartbeats: bool = False,
     ) -> Engine:
-        """Connect, or say why not; with `wake`, listeners are told of jobs that can be claimed."""
-        registry = Registry(numbers)  # what is wrong with the call is said before connecting
-        address, behind_pooler = await reached(dsn)  # a pool would try for long, and not say why
+        """Connect, or raise; with `wake`, send a NOTIFY for jobs that can be claimed.
+
+        A statement takes at most `statement_ms`. With `heartbeats`, one of the connections is reserved for heartbeats
+        and is open when this returns.
+        """
+        registry = Registry(numbers)  # refuses bad values before connecting
+        address, behind_pooler = await probe_dsn(dsn, statement_ms)  # a pool would retry for long without the reason
         kwargs: dict[str, Any] = {"autocommit": True}
         if behind_pooler:
             kwargs["prepare_threshold"] = None
+        common: dict[str, Any] = {"open": False, "timeout": patience_s, "kwargs": kwargs, "configure": watch}
+        slots = connections - heartbeats
         pool: Pool = AsyncConnectionPool(
-            address, min_size=1, max_size=connections, open=False, timeout=patience_s, kwargs=kwargs,
-            reconnect_timeout=_RECONNECT_S, reconnect_failed=_try_again,
-        )  # fmt: skip
+            address,
+            min_size=1,
+            max_size=slots,
+            reconnect_timeout=_RECONNECT_S,
+            reconnect_failed=_reconnect_if_awaited,
+            **common,
+        )
+        settings = session_settings(statement_ms) if behind_pooler else None
+        engine = cls(pool, registry, shared_settings=settings, wake=wake)
+        engine._calls.slots = asyncio.Semaphore(slots)
+        if heartbeats:
+            # Never replaced because of its age: on a full server another client might take its place.
+            heartbeat_pool: Pool = AsyncConnectionPool(
+                address, min_size=1, max_size=1, max_lifetime=float("inf"), reconnect_timeout=_HEARTBEAT_RECONNECT_S,
+                reconnect_failed=_reconnect, **common,
+            )  # fmt: skip
+            engine._heartbeats = _LimitedPool(heartbeat_pool, asyncio.Semaphore(1))
+            with translate_errors():
+                await heartbeat_pool.open(wait=True, timeout=patience_s)
         await pool.open()
-        engine = cls(pool, registry, behind_pooler=behind_pooler, wake=wake)
-        engine._turns = asyncio.Semaphore(connections)
+        engine._requires_primary = parse_dsn(address).get("target_session_attrs") == "read-write"
         return engine
 
     @classmethod
-    def on(cls, pool: Pool, numbers: Mapping[str, Mapping[str, int]] | None = None) -> Engine:
-        """Stand on a pool of the caller's, who also opens and closes it; nobody is woken from there."""
-        return cls(lend(pool), Registry(numbers), lent=True)
+    def on_pool(cls, pool: Pool, numbers: ContractNumbers | None = None) -> Engine:
+        """Use a pool of the caller, who opens and closes it; sends no NOTIFY."""
+        return cls(check_pool(pool), Registry(numbers), borrowed_pool=True, shared_settings=session_settings())
 
-    def refuse_if_lent(self, what: str) -> None:
-        """Refuse what no transaction may contain, on connections whose every step is in one."""
-        if self._lent:
-            raise BadInput(f"a pool that was given cannot {what}. Next: do it on a store of its own, by address")
+    def require_own_pool(self, action: str) -> None:
+        """Refuse an action that PostgreSQL forbids in a transaction: on a caller's pool each step is in one."""
+        if self._borrowed_pool:
+            raise BadInput(f"a store on a caller's pool cannot {action}. Next: use a store that connects by address")
 
     async def close(self) -> None:
-        """Close the connections, unless they are the caller's."""
-        if not self._lent:
+        """Close the connections, unless the pool belongs to the caller."""
+        if not self._borrowed_pool:
             await self.wakeups.close()
-            await self._pool.close()
+            for pool in self._pools():
+                await pool.close()
 
     def abandon(self) -> None:
-        """Close the connections without their event loop, which is closed."""
-        for connection in list(self._pool._pool):
-            connection.pgconn.finish()
+        """Close the connections when their event loop is closed already."""
+        for pool in self._pools():
+            for connection in list(pool._pool):
+                connection.pgconn.finish()
 
-    async def run(self, plan: Callable[[], Plan[T]]) -> T:
-        """Run a verb, again if it met a deadlock; the plan is made anew for each try."""
+    def _pools(self) -> list[Pool]:
+        return [self._calls.pool] if self._heartbeats is self._calls else [self._calls.pool, self._heartbeats.pool]
+
+    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False) -> T:
+        """Run a plan, created anew for each attempt. `beat`: on the heartbeat connection."""
         task = asyncio.current_task()
         before = task.cancelling() if task else 0
-        answer = await self._run(plan)
-        if task and task.cancelling() > before:  # before Python 3.12 `wait_for` swallows a cancel that meets an answer
+        answer = await self._run(plan, self._heartbeats if beat else self._calls)
+        if task and task.cancelling() > before:  # before Python 3.12 `wait_for` loses a cancel together with an answer
             raise asyncio.CancelledError
         return answer
 
-    async def _run(self, plan: Callable[[], Plan[T]]) -> T:
-        if self._lent and self._pool.closed:
-            raise BadInput("the pool that was given is not open. Next: open it before, close it after")
-        for turn in range(_DEADLOCK_TRIES):
+    async def _run(self, plan: Callable[[], Plan[T]], limited: _LimitedPool) -> T:
+        if self._borrowed_pool and limited.pool.closed:
+            raise BadInput("the caller's pool is not open. Next: open it before use, close it afterwards")
+        for attempt in range(_DEADLOCK_TRIES):
             try:
-                if self._turns is None:
-                    return await self._once(plan)
-                async with self._turns:
-                    if time.monotonic() < self._away_until:
-                        raise CannotConnect("the database is away; nothing was done. Next: try again")
+                if limited.slots is None:
+                    return await self._run_once(plan, limited.pool)
+                async with limited.slots:
+                    if monotonic() < limited.unavailable_until:
+                        raise CannotConnect("the database is unavailable; nothing was done. Next: try again")
                     try:
-                        return await self._once(plan)
+                        return await self._run_once(plan, limited.pool)
                     except CannotConnect:
-                        # Those who stand behind need not find out one after the other.
-                        self._away_until = time.monotonic() + _AWAY_S
+                        # The calls that wait for a slot fail now, and not one after the other.
+                        limited.unavailable_until = monotonic() + _UNAVAILABLE_S
                         raise
             except ConnectionLost:
-                # Its neighbours were lost with it: each would cost a caller the same error.
-                await asyncio.shield(self._pool.check())
+                # The other connections are probably lost too, and each would fail one more call.
+                await asyncio.shield(asyncio.gather(*(pool.check() for pool in self._pools())))
                 raise
+            except _SessionEnded as ended:
+                read_only = isinstance(ended.error, psycopg.errors.ReadOnlySqlTransaction)
+                await self._raise_or_retry(ended, is_last=attempt >= (1 if read_only else _DEADLOCK_TRIES - 1))
             except psycopg.errors.LockNotAvailable as error:
                 raise Busy(None) from error
             except psycopg.errors.UniqueViolation:
-                # A twin with the same key came first: asked again, its answer is there.
-                if turn == _DEADLOCK_TRIES - 1:
+                # Another call with the same key came first: the next attempt finds its answer.
+                if attempt == _DEADLOCK_TRIES - 1:
                     raise
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
-                if turn == _DEADLOCK_TRIES - 1:
+                if attempt == _DEADLOCK_TRIES - 1:
                     raise Busy(None) from error
         raise AssertionError("unreachable")
 
-    async def _once(self, plan: Callable[[], Plan[T]]) -> T:
-        with our_errors():
-            async with self._pool.connection() as connection:
-                return await run(connection, self._shared(connection, plan()))
+    async def _run_once(self, plan: Callable[[], Plan[T]], pool: Pool) -> T:
+        with translate_errors():
+            while True:
+                async with pool.connection() as connection:
+                    if await self._close_if_unusable(connection):
+                        if pool is not self._heartbeats.pool:  # check it too: it is unused until there is a job
+                            await asyncio.shield(self._heartbeats.pool.check())
+                        continue  # the pool discards the connection
+                    done: list[Query] = []
+                    try:
+                        return await run(connection, plan(), done, adapt=self._adapt(connection))
+                    except SESSION_ENDED as error:
+                        await connection.close()
+                        raise _SessionEnded(error, partly_done=any(query.changes for query in done)) from error
+                    finally:
+                        note_use(connection)
 
-    def _shared(self, connection: psycopg.AsyncConnection[Any], plan: Plan[T]) -> Plan[T]:
-        """The plan as sessions take it that are not the engine's alone."""
-        if self._lent:
-            return borrowed(connection, plan)
-        return pooled(plan) if self._behind_pooler else plan
+    async def _close_if_unusable(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+        """Close a connection that ended while it was idle, or whose server is read-only now; returns whether it did."""
+        is_usable = not await is_ended(connection) and not (self._requires_primary and is_read_only(connection))
+        if is_usable and (idle_seconds(connection) < _IDLE_S or await responds(connection)):
+            return False
+        await connection.close()
+        return True
 
-    async def extending(self, plan: Callable[[], Plan[T]]) -> T:
-        """Run a verb that makes jobs. No id exists beyond the ranges: at their end, make more, then ask again."""
+    async def _raise_or_retry(self, ended: _SessionEnded, *, is_last: bool) -> None:
+        """Return if the plan can run again after its session ended; else raise the reason."""
+        error = ended.error
+        reason = first_line(error)
+        read_only = isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+        if read_only and not self._borrowed_pool:
+            # The other connections go to the same server.
+            await asyncio.shield(asyncio.gather(*(pool.drain() for pool in self._pools())))
+        if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
+            _log.warning(
+                "PostgreSQL ended a transaction that was idle for too long%s: this process was frozen, or its event "
+                "loop was blocked. Next: find what stopped it",
+                "" if ended.partly_done else "; it runs again",
+            )
+        if ended.partly_done:
+            raise ConnectionLost(
+                f"PostgreSQL ended the session ({reason}) after a part of the call was done; the rest may or may not "
+                "have happened. Next: repeat it with the same key"
+            ) from error
+        if is_last and read_only:
+            raise CannotConnect(
+                f"all sessions are read-only ({reason}); nothing was done. Next: name every server in the address of "
+                "the database, so that the primary is found"
+            ) from error
+        if is_last:
+            raise Unavailable(f"PostgreSQL ended the session ({reason}); nothing was done. Next: try again") from error
+
+    def _adapt(self, connection: psycopg.AsyncConnection[Any]) -> Callable[[Step], Step] | None:
+        """How steps are adapted to sessions that the engine shares with others: a caller's pool, or a pooler."""
+        if self._borrowed_pool:
+            refuse_open_transaction(connection)
+        if self._shared_settings is None:
+            return None
+        return partial(with_settings, settings=self._shared_settings, is_borrowed=self._borrowed_pool)
+
+    async def run_and_extend_ranges(self, plan: Callable[[], Plan[T]]) -> T:
+        """Run a plan that inserts jobs; when the id ranges are used up, create more and run it again."""
         try:
             return await self.run(plan)
         except psycopg.errors.SequenceGeneratorLimitExceeded:
             await self.extend_ranges(4)
             return await self.run(plan)
 
+    async def ask(self, query: str, /, **values: Any) -> list[Row]:
+        """Run one statement, `queries/QUERY.sql`; returns its rows."""
+        return await self.run(lambda: ask(query, values))
+
     async def extend_ranges(self, ahead: int) -> int:
-        """Make id ranges ahead; how many were made."""
-        ((made,),) = await self.run(lambda: ask("extend_ranges", {"ahead": ahead}))
+        """Create id ranges in advance; returns how many."""
+        ((made,),) = await self.ask("extend_ranges", ahead=ahead)
         return int(made)
 
-    async def machine(self, name: str, version: str | None = None) -> Machine:
-        """The machine of a contract, by default its newest version."""
-        found = self.registry.find(name, version)
-        return found if found is not None else await self.run(lambda: self.registry.machine(name, version))
+    async def refresh(self) -> None:
+        """Read the registered contracts every 30 s at most: jobs of an unknown version cannot be claimed."""
+        now = monotonic()
+        if now >= self._next_registry_read or not self.registry.contracts():
+            self._next_registry_read = now + _REGISTRY_S
+            await self.run(self.registry.load)
 
-    async def by_contract(
-        self, held: Sequence[Held], finish: Callable[[Machine, Sequence[int]], Awaitable[Sequence[Any]]]
-    ) -> list[Any]:
-        """Send each contract's jobs in a batch of their own; answers in the order asked.
-
-        What goes wrong with one batch after another was sent is the answer to its jobs: the others are done.
-        """
-        intake.whole("number of jobs", len(held), 0, intake.MAX_BATCH)
-        groups: dict[tuple[str, str], list[int]] = {}
-        for n, one in enumerate(held):
-            if not isinstance(one, Held):
-                raise BadInput(f"give what a claim gave, job.held, not a {type(one).__name__}")
-            if not (type(one.token) is UUID and 0 < one.id <= intake.MAX_ID and 0 <= one.claims <= intake.MAX_CLAIMS):
-                intake.held(one)
-            groups.setdefault((one.contract, one.version), []).append(n)
-        answers: list[Any] = [None] * len(held)
-        is_first = True
-        for (name, version), part in groups.items():
-            try:
-                became = await finish(await self.machine(name, version), part)
-            except TenureError as error:
-                if is_first:
-                    raise
-                became = [error] * len(part)
-            is_first = False
-            for n, answer in zip(part, became, strict=True):
-                answers[n] = answer
-        return answers
-
-    async def by_job(
-        self, ids: Sequence[int], move: Callable[[Machine, Sequence[int], str], Awaitable[Sequence[Any]]]
-    ) -> list[Any]:
-        """For callers that know only ids: send each tenant's jobs of a contract together; answers as asked."""
-        intake.whole("number of ids", len(ids), 0, intake.MAX_BATCH)
-        for job_id in ids:
-            intake.whole("id", job_id, 1, intake.MAX_ID)
-        # A job never changes its contract, so what is read here cannot be out of date.
-        found = await self.run(lambda: ask("contracts_of", {"ids": list(ids)}))
-        answers: dict[int, Any] = {job_id: JobNotFound(job_id) for job_id in ids}
-        groups: dict[tuple[str, str, str], list[int]] = {}
-        for job_id, contract, version, tenant in found:
-            groups.setdefault((contract, version, tenant), []).append(job_id)
-        for (name, version, tenant), part in groups.items():
-            machine = await self.machine(name, version)
-            answers |= dict(zip(part, await move(machine, part, tenant), strict=True))
-        return [answers[job_id] for job_id in ids]
-
-    def job(self, row: Row) -> Job:
-        """A row as a job."""
-        return Job._make((*row, self.registry.installation))
+    async def bound_contract(self, name: str, version: str | None = None, *, beat: bool = False) -> BoundContract:
+        """A registered contract, by default its newest version; reads the registry if this process does not know it."""
+        if (found := self.registry.find(name, version)) is not None:
+            return found
+        return await self.run(lambda: self.registry.bound_contract(name, version), beat=beat)
 
 
-async def _try_again(pool: Pool) -> None:
-    """Go on connecting for those who wait: left alone, a pool waits twice as long after each failure, for minutes."""
+class EngineUser:
+    """Operations on an engine. `max_bytes`: the longest payload, result or error as JSON."""
+
+    def __init__(self, engine: Engine, max_bytes: int = validation.MAX_BYTES) -> None:
+        self._engine = engine
+        self._max_bytes = max_bytes
+
+
+def check_ids(ids: Sequence[int]) -> None:
+    """Refuse ids that no job can have, and more than one batch of them."""
+    validation.check_integer("number of ids", len(ids), 0, validation.MAX_BATCH)
+    for job_id in ids:
+        validation.check_integer("id", job_id, 1, validation.MAX_ID)
+
+
+def only_answer(answers: Iterable[T | Refused]) -> T:
+    """The answer of a call about one job; raises its refusal."""
+    (answer,) = answers
+    if isinstance(answer, TenureError):
+        raise answer
+    return answer
+
+
+async def _reconnect(pool: Pool) -> None:
+    """Go on reconnecting although no call waits: the next call must find a connection."""
+    if not pool.closed:
+        await pool.check()
+
+
+async def _reconnect_if_awaited(pool: Pool) -> None:
+    """Go on reconnecting while calls wait: by itself a pool doubles its pause after each failure, up to minutes."""
     if pool.get_stats().get("requests_waiting"):
         await pool.check()
 
 
-def ask(name: str, values: Mapping[str, Any], *, parts: tuple[str, ...] = ()) -> Plan[list[Row]]:
-    """A plan of one statement, for its rows."""
-    rows: list[Row] = yield statement(name, values, parts=parts)
+def ask(name: str, values: Mapping[str, Any]) -> Plan[list[Row]]:
+    """A plan of one statement; returns its rows."""
+    rows: list[Row] = yield statement(name, values)
     return rows

@@ -1,119 +1,140 @@
-"""Enqueue: jobs of any contracts, with keys or without, by one statement; where it takes several, all or none."""
+"""Enqueue jobs of any contracts, with idempotency keys or without: one statement, or several in one transaction.
+
+`prepare` checks all jobs and converts them to JSON; `insert_prepared` writes them. They are two steps so that one batch
+can be prepared while another is written.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from tenure import intake
-from tenure.errors import IdempotencyConflict, Refused
-from tenure.job import NewJob
-from tenure.outcome import Enqueued
-from tenure.postgres.machine import Machine
+import psycopg
+
+from tenure.contracts.declaration import Contract
+from tenure.errors import BadInput, IdempotencyConflict, Refused
+from tenure.jobs import validation
+from tenure.jobs.job import TIMEOUT, NewJob
+from tenure.jobs.outcome import Enqueued
+from tenure.postgres.bound_contract import BoundContract
+from tenure.postgres.engine import EngineUser, only_answer
+from tenure.postgres.notify import Overflow, queues_to_wake
 from tenure.postgres.statement import Atomic, Plan, Statement, carried, if_any, statement
 
 
-class Order(NamedTuple):
-    """Jobs of one contract and version, with their payloads as JSON; `alike` where these are all they differ in."""
+class JobGroup(NamedTuple):
+    """Jobs of one contract and version, with their payloads as JSON; `alike`: they differ in their payloads only."""
 
-    machine: Machine
+    bound: BoundContract
     jobs: Sequence[NewJob]
     payloads: Sequence[str]
     alike: bool = False
 
 
-def is_lone(orders: Sequence[Order]) -> bool:
-    """Whether this is one job that one statement makes, which then can carry a wake-up along."""
-    if len(orders) != 1 or len(orders[0].jobs) != 1:
+def _is_one_statement(groups: Sequence[JobGroup]) -> bool:
+    """Whether this is one job that one statement inserts. That statement can also send the wake-up."""
+    if len(groups) != 1 or len(groups[0].jobs) != 1:
         return False
-    return orders[0].jobs[0].key is None and orders[0].machine.contract.wakeup != "pointer"
+    return groups[0].jobs[0].key is None and groups[0].bound.contract.wakeup != "pointer"
 
 
-def enqueue(
-    orders: Sequence[Order], created_by: str | None, word: str | None = None
+def enqueue_plan(
+    groups: Sequence[JobGroup],
+    created_by: str | None,
+    notification: str | None = None,
+    overflow: Overflow | None = None,
 ) -> Plan[list[list[Enqueued | Refused]]]:
-    """Make jobs; those with a key at most once. Answers per order, in the order asked.
+    """Insert jobs, those with a key at most once; one list of answers per group, in order.
 
-    A lone job may carry a word to listeners: it saves the worker that waits for it a round trip.
+    With `notification`, the statement of a single job also sends the NOTIFY: that saves a round trip. When the
+    notification queue of PostgreSQL is full, the job is inserted without it, and `overflow` records that.
     """
-    if word is not None:
-        values = {**_rows(orders[0], [0], created_by), "word": word}
-        rows = yield statement("enqueue_alike" if orders[0].alike else "enqueue", values, parts=("lone",))
+    if notification is not None:
+        values = {**_values(groups[0], [0], created_by), "word": notification}
+        name = "enqueue_uniform" if groups[0].alike else "enqueue"
+        try:
+            rows = yield statement(name, values)
+        except psycopg.errors.ProgramLimitExceeded:  # nothing was inserted
+            rows = yield statement(name, {**values, "word": None})
+            if overflow is not None:
+                overflow.noted()
         return [[Enqueued(rows[0][0], made=True)]]
-    plain = [_parts(order) for order in orders]
-    wakes = any(order.machine.contract.wakeup == "pointer" for order in orders)
-    if not wakes and len(orders) == 1 and len(plain[0]) == 1 and len(plain[0][0]) == len(orders[0].jobs):
-        rows = yield _statement(orders[0], plain[0][0], created_by)
+    unkeyed = [_unkeyed_parts(group) for group in groups]
+    wakes = any(group.bound.contract.wakeup == "pointer" for group in groups)
+    if not wakes and len(groups) == 1 and len(unkeyed[0]) == 1 and len(unkeyed[0][0]) == len(groups[0].jobs):
+        rows = yield _insert_statement(groups[0], unkeyed[0][0], created_by)
         return [[Enqueued(job_id, True) for (job_id,) in rows]]
-    answers: list[list[Enqueued | Refused]] = yield Atomic(_all(orders, plain, created_by))
+    answers: list[list[Enqueued | Refused]] = yield Atomic(_insert_groups(groups, unkeyed, created_by))
     return answers
 
 
-def _all(
-    orders: Sequence[Order], plain: Sequence[Sequence[Sequence[int]]], created_by: str | None
+def _insert_groups(
+    groups: Sequence[JobGroup], unkeyed: Sequence[Sequence[Sequence[int]]], created_by: str | None
 ) -> Plan[list[list[Enqueued | Refused]]]:
     answers = []
-    for order, parts in zip(orders, plain, strict=True):
-        made: dict[int, Enqueued | Refused] = yield from _keyed(order, created_by)
+    for group, parts in zip(groups, unkeyed, strict=True):
+        made: dict[int, Enqueued | Refused] = yield from _insert_keyed(group, created_by)
         for part in parts:
-            rows = yield _statement(order, part, created_by)
+            rows = yield _insert_statement(group, part, created_by)
             made |= {n: Enqueued(row[0], made=True) for n, row in zip(part, rows, strict=True)}
-        if order.machine.contract.wakeup == "pointer":
-            fresh = [one.job_id for one in made.values() if isinstance(one, Enqueued) and one.made]
-            yield statement("wake", {"ids": fresh})
-        answers.append([made[n] for n in range(len(order.jobs))])
+        if group.bound.contract.wakeup == "pointer":
+            new = [answer.job_id for answer in made.values() if isinstance(answer, Enqueued) and answer.made]
+            yield statement("insert_wakeups", {"ids": new})
+        answers.append([made[n] for n in range(len(group.jobs))])
     return answers
 
 
-def _keyed(order: Order, created_by: str | None) -> Plan[dict[int, Enqueued | Refused]]:
-    """Jobs with a key: the new keys first, then the jobs that they stand for."""
-    jobs = order.jobs
+def _insert_keyed(group: JobGroup, created_by: str | None) -> Plan[dict[int, Enqueued | Refused]]:
+    """Insert the jobs with keys: first the new keys, then their jobs."""
+    jobs = group.jobs
     answers: dict[int, Enqueued | Refused] = {}
-    # Sorted by key: two callers with the same keys wait for each other in one direction only.
-    waiting = sorted((n for n, job in enumerate(jobs) if job.key is not None), key=lambda n: _name(jobs[n]))
-    hashes = {n: _body_hash(order.machine, jobs[n]) for n in waiting}
+    # Sorted by key, so that two calls with the same keys cannot deadlock.
+    waiting = sorted((n for n, job in enumerate(jobs) if job.key is not None), key=lambda n: _key(jobs[n]))
+    hashes = {n: _hash(group.bound.contract.name, jobs[n]) for n in waiting}
     while waiting:
         values = {"keys": [jobs[n].key for n in waiting], "hashes": [hashes[n] for n in waiting]}
-        rows = yield statement("keys", {**values, **_column("tenant", [jobs[n].tenant_id for n in waiting])})
+        tenants = _column("tenant", [jobs[n].tenant_id for n in waiting])
+        rows = yield statement("insert_enqueue_keys", {**values, **tenants})
         uses = {(tenant, key): use for tenant, key, *use in rows}
-        fresh: dict[tuple[str, str], tuple[int, int]] = {}
+        new: dict[tuple[str, str], tuple[int, int]] = {}
         for n in waiting:
-            verb, body, job_id, made = uses.get(_name(jobs[n]), (None, None, None, None))
+            verb, first_hash, job_id, made = uses.get(_key(jobs[n]), (None, None, None, None))
             if job_id is None:
-                continue  # its first use was committed after our statement began: ask again
-            if (verb, body) != ("enqueue", hashes[n]):
+                continue  # its first use was committed after this statement began: try again
+            if (verb, first_hash) != ("enqueue", hashes[n]):
                 answers[n] = IdempotencyConflict(str(jobs[n].key), job_id)
                 continue
-            first = made and _name(jobs[n]) not in fresh
+            first = made and _key(jobs[n]) not in new
             if first:
-                fresh[_name(jobs[n])] = (n, job_id)
+                new[_key(jobs[n])] = (n, job_id)
             answers[n] = Enqueued(job_id, made=first)
-        for part in carried([n for n, _ in fresh.values()], order.payloads):
+        for part in carried([n for n, _ in new.values()], group.payloads):
             ids = [answers[n].job_id for n in part]
             keys = {"ids": ids, "keys": [jobs[n].key for n in part]}
-            yield statement("enqueue", {**_rows(order, part, created_by), **keys})
+            yield statement("enqueue", {**_values(group, part, created_by), **keys})
         waiting = [n for n in waiting if n not in answers]
     return answers
 
 
-def _name(job: NewJob) -> tuple[str, str]:
+def _key(job: NewJob) -> tuple[str, str]:
     return job.tenant_id, str(job.key)
 
 
-def _parts(order: Order) -> list[list[int]]:
-    """The places of the jobs without a key, in parts that one statement carries."""
-    return list(carried([n for n, job in enumerate(order.jobs) if job.key is None], order.payloads))
+def _unkeyed_parts(group: JobGroup) -> list[list[int]]:
+    """The places of the jobs without a key, in parts that fit into one statement each."""
+    return list(carried([n for n, job in enumerate(group.jobs) if job.key is None], group.payloads))
 
 
-def _statement(order: Order, which: Sequence[int], created_by: str | None) -> Statement:
-    return statement("enqueue_alike" if order.alike else "enqueue", _rows(order, which, created_by))
+def _insert_statement(group: JobGroup, places: Sequence[int], created_by: str | None) -> Statement:
+    return statement("enqueue_uniform" if group.alike else "enqueue", _values(group, places, created_by))
 
 
-def _rows(order: Order, which: Sequence[int], created_by: str | None) -> dict[str, Any]:
-    chosen = [order.jobs[which[0]]] if order.alike else [order.jobs[n] for n in which]
-    contract = order.machine.contract
+def _values(group: JobGroup, places: Sequence[int], created_by: str | None) -> dict[str, Any]:
+    chosen = [group.jobs[places[0]]] if group.alike else [group.jobs[n] for n in places]
+    contract = group.bound.contract
     return {
         "contract": contract.name,
         "version": contract.version,
@@ -126,8 +147,8 @@ def _rows(order: Order, which: Sequence[int], created_by: str | None) -> dict[st
         **_column("priority", [job.priority for job in chosen]),
         **_column("limit", [job.max_attempts for job in chosen]),
         "default_limit": contract.budget.default,
-        "payloads": [order.payloads[n] for n in which],
-        "dues": if_any([job.run_at and intake.moment("run_at", job.run_at) for job in chosen]),
+        "payloads": [group.payloads[n] for n in places],
+        "dues": if_any([job.run_at and validation.to_utc("run_at", job.run_at) for job in chosen]),
         "delays": if_any([job.delay_ms for job in chosen]),
         "traces": if_any([job.trace_id for job in chosen]),
         "correlations": if_any([job.correlation_id for job in chosen]),
@@ -137,17 +158,100 @@ def _rows(order: Order, which: Sequence[int], created_by: str | None) -> dict[st
 
 
 def _column(name: str, values: list[Any]) -> dict[str, Any]:
-    """A column of a batch: one value when all are equal, as they mostly are, else an array."""
+    """The parameters of a column: one value when all values are equal (the usual case), else an array."""
     same = values.count(values[0]) == len(values)
     return {f"every_{name}": values[0] if same else None, f"each_{name}": [] if same else values}
 
 
-def _body_hash(machine: Machine, job: NewJob) -> str:
-    """What must be equal for a repeated key to be the same request."""
-    body = {
-        "contract": machine.contract.name, "type": job.type, "queue": job.queue, "priority": job.priority,
-        "max_attempts": job.max_attempts, "run_at": job.run_at and intake.moment("run_at", job.run_at).isoformat(),
-        "delay_ms": job.delay_ms,
-        "payload": job.payload,
-    }  # fmt: skip
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+def _hash(contract: str, job: NewJob) -> str:
+    """The hash of the work (contract, type, payload without timeout): a repeated key must have the same one."""
+    payload = job.payload
+    if isinstance(payload, dict):
+        payload = {name: value for name, value in payload.items() if name != TIMEOUT}
+    return hashlib.sha256(json.dumps([contract, job.type, payload], sort_keys=True).encode()).hexdigest()
+
+
+class PreparedJobs(NamedTuple):
+    """Checked jobs in groups: `places` has the positions in `jobs` of each group's jobs."""
+
+    jobs: Sequence[NewJob]
+    places: Sequence[Sequence[int]]
+    groups: Sequence[JobGroup]
+    created_by: str | None
+
+
+class EnqueueVerbs(EngineUser):
+    """The verbs that enqueue jobs; part of the store."""
+
+    async def enqueue(self, job: NewJob, *, created_by: str | None = None) -> Enqueued:
+        """Enqueue a job; with a key, at most once."""
+        return only_answer(await self.enqueue_many([job], created_by=created_by))
+
+    async def enqueue_many(self, jobs: Sequence[NewJob], *, created_by: str | None = None) -> list[Enqueued | Refused]:
+        """Enqueue jobs, with one statement per contract; one answer per job, in order."""
+        return await self.insert_prepared(await self.prepare(jobs, created_by=created_by))
+
+    async def prepare(self, jobs: Sequence[NewJob], *, created_by: str | None = None) -> PreparedJobs:
+        """Check jobs and convert them to JSON, in one group per contract and version."""
+        if created_by is not None:
+            validation.check_name("created_by", created_by)
+        alike = validation.differ_only_in_payload(jobs)
+        places_by_contract = {(jobs[0].contract, jobs[0].version): range(len(jobs))} if alike else _group_places(jobs)
+        groups = []
+        for (contract, version), places in places_by_contract.items():
+            bound = await self._engine.bound_contract(contract, version)
+            payloads = _check(bound.contract, jobs, places, self._max_bytes, alike=alike)
+            groups.append(JobGroup(bound, jobs if alike else [jobs[n] for n in places], payloads, alike))
+        return PreparedJobs(jobs, list(places_by_contract.values()), groups, created_by)
+
+    async def insert_prepared(self, prepared: PreparedJobs) -> list[Enqueued | Refused]:
+        """Insert prepared jobs, with one statement per contract; one answer per job, in order."""
+        jobs, group_places, groups, created_by = prepared
+        notification = self._engine.wakeups.take_immediate(jobs[0]) if _is_one_statement(groups) else None
+        overflow = self._engine.wakeups.overflow
+        plan = partial(enqueue_plan, groups, created_by, notification, overflow)
+        made = await self._engine.run_and_extend_ranges(plan) if groups else []
+        answers: list[Any] = [None] * len(jobs)
+        for places, part in zip(group_places, made, strict=True):
+            if len(part) == len(jobs):
+                answers = list(part)
+                break
+            for n, answer in zip(places, part, strict=True):
+                answers[n] = answer
+        if (
+            notification is None and self._engine.wakeups.on
+        ):  # the NOTIFY is sent later, and the call does not wait for it
+            some = jobs[:1] if all(group.alike for group in groups) else jobs
+            new = (
+                job for job, answer in zip(some, answers, strict=False) if isinstance(answer, Enqueued) and answer.made
+            )
+            self._engine.wakeups.request(queues_to_wake(new))
+        return answers
+
+
+def _group_places(jobs: Sequence[NewJob]) -> dict[tuple[str, str | None], Sequence[int]]:
+    """The places of the jobs of each contract and version."""
+    groups: dict[tuple[str, str | None], list[int]] = {}
+    for n, job in enumerate(jobs):
+        if not isinstance(job, NewJob):
+            raise BadInput(f"job {n + 1} of {len(jobs)} must be a NewJob; got {job!r}")
+        groups.setdefault((job.contract, job.version), []).append(n)
+    return dict(groups)
+
+
+def _check(
+    contract: Contract, jobs: Sequence[NewJob], places: Sequence[int], max_bytes: int, *, alike: bool
+) -> list[str]:
+    """Check jobs; returns their payloads as JSON. Of jobs that are alike, only the first is checked completely."""
+    payloads: list[str] = []
+    for n in places:
+        try:
+            if alike and payloads:
+                payloads.append(validation.to_json("payload", jobs[n].payload, max_bytes))
+            else:
+                payloads.append(validation.check_new_job(contract, jobs[n], max_bytes))
+        except BadInput as error:
+            if len(jobs) == 1:
+                raise
+            raise type(error)(f"job {n + 1} of {len(jobs)}: {error}") from None
+    return payloads

@@ -5,14 +5,15 @@
     CHECK (contract, state)  rebuilt when a contract knows new states: NOT VALID first, then VALIDATE
     tenure_NAME.*            the contract's views, replaced when their text changed
 
-One `migrate` runs at a time (a session's advisory lock, so it wants a direct connection, not a pooler's). Every lock it
-takes on a table gives up after `lock_timeout` instead of stopping the workers that wait behind it.
+Only one `migrate` runs at a time (a session's advisory lock, so it needs a direct connection, not a pooler's). Each
+lock on a table gives up after `lock_timeout`, so that it does not block the workers that wait behind it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,26 +23,18 @@ from typing import Any
 
 import psycopg
 
-from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract
+from tenure.contracts.versions import breaking_changes, from_description
 from tenure.errors import ContractChanged, MigrationChanged, SchemaError, SchemaTooNew
-from tenure.postgres.connect import checked, connecting, our_errors
+from tenure.postgres.connect import STANDARD, plain_dsn, translate_connect_errors, translate_errors
 from tenure.postgres.views import literal, quoted, schema, view_statements
-from tenure.versions import differences, from_description
 
 LOCK_KEY = "tenure.migrate"
-_PATIENCE_MS = 120_000
+_LOCK_WAIT_MS = 120_000
+#: A migration may read a whole table, so it has no time limit. A frozen process must not keep its locks.
+_SESSION = {**STANDARD, "statement_timeout": "0", "idle_in_transaction_session_timeout": "60000"}
 ROLES = ("tenure_owner", "tenure_app", "tenure_read")
-
-_BOOK = """
-create schema if not exists tenure;
-create table if not exists tenure.migration (
-    number     integer primary key,
-    name       text not null,
-    checksum   text not null,
-    applied_at timestamptz not null default clock_timestamp()
-)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +47,13 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """What must not change once it is released."""
+        """The checksum of the text, which must not change after release."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
 @dataclass(slots=True)
-class Report:
-    """What a run of `migrate` did."""
+class MigrationReport:
+    """What a run of `migrate` changed."""
 
     applied: list[str] = field(default_factory=list)
     registered: list[str] = field(default_factory=list)
@@ -72,7 +65,7 @@ class Report:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """The migrations of this release, in order."""
+    """Return the migrations of this release, in order."""
     folder = files("tenure.postgres").joinpath("migrations")
     found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return tuple(
@@ -82,38 +75,43 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def migrate(
-    dsn: str,
-    contracts: Mapping[str, Contract] = BUILT_IN,
+    dsn: str, contracts: Mapping[str, Contract] = BUILT_IN, *, lock_timeout_ms: int = 5_000, grants: bool = False
+) -> MigrationReport:
+    """Bring the database to this release; refuses a database that a newer release migrated."""
+    report = MigrationReport()
+    with translate_connect_errors():
+        opened = psycopg.connect(plain_dsn(dsn, "tenure migrate"), autocommit=True)
+    with translate_errors(), opened as connection:
+        for name, value in _SESSION.items():
+            connection.execute("select set_config(%s, %s, false)", (name, value))
+        _migrate(connection, contracts, report, lock_timeout_ms, grants=grants)
+    return report
+
+
+def _migrate(
+    connection: psycopg.Connection[Any],
+    contracts: Mapping[str, Contract],
+    report: MigrationReport,
+    lock_timeout_ms: int,
     *,
-    lock_timeout_ms: int = 5_000,
-    grants: bool = False,
-) -> Report:
-    """Bring the database to this release; refuses one that a newer release has migrated."""
-    report = Report()
-    checked(dsn)
-    with connecting():
-        opened = psycopg.connect(dsn, autocommit=True)
-    with our_errors(), opened as connection, _alone(connection):
+    grants: bool,
+) -> None:
+    with _exclusive(connection):
         connection.execute(f"set lock_timeout = {int(lock_timeout_ms)}")
-        _become_the_owner(connection)
-        connection.execute(_BOOK)
+        _set_owner_role(connection)
+        connection.execute(_setup_sql("migration_table").encode())
         try:
             for migration in _pending(connection):
                 with connection.transaction():
-                    connection.execute(migration.sql.encode())
-                    connection.execute(
-                        "insert into tenure.migration (number, name, checksum) values (%s, %s, %s)",
-                        (migration.number, migration.name, migration.checksum),
-                    )
+                    _execute(connection, [migration.sql, _insert_migration(migration)])
                 report.applied.append(migration.name)
             new = [contract for contract in contracts.values() if _is_new(connection, contract)]
-            # Before registering: a contract whose states the CHECK refuses could not be used.
+            # Before registration: a contract whose states the CHECK refuses could not be used.
             report.rebuilt.extend(_rebuild_checks(connection, new))
             for contract in new:
-                connection.execute(
-                    "insert into tenure.contract (name, version, digest, declaration) values (%s, %s, %s, %s)",
-                    (contract.name, contract.version, contract.digest(), json.dumps(contract.describe())),
-                )
+                # By parameters: with standard_conforming_strings off, a literal would lose its backslashes.
+                insert = "insert into tenure.contract (name, version, digest, declaration) values (%s, %s, %s, %s)"
+                connection.execute(insert, _contract_row(contract))
                 report.registered.append(f"{contract.name} {contract.version}")
             report.renumbered.extend(_renumber(connection, contracts.values()))
             report.rebuilt.extend(_rebuild_views(connection, contracts.values()))
@@ -121,48 +119,60 @@ def migrate(
             report.ranges = row[0] if row else 0
             if grants:
                 connection.execute("reset role")
-                connection.execute(grant_sql(_schemas(connection)).encode())
+                before, after = _grant_sql(_schemas(connection))
+                connection.execute(before.encode())
+                _transfer_ownership(connection)
+                connection.execute(after.encode())
                 report.granted.extend(ROLES)
         except psycopg.errors.LockNotAvailable as error:
             raise SchemaError(
-                f"a table stayed locked for {lock_timeout_ms} ms; nothing of this step was changed. "
+                f"a table stayed locked for {lock_timeout_ms} ms; this step changed nothing. "
                 "Next: look for long transactions in pg_stat_activity, and run tenure migrate again"
             ) from error
-    return report
 
 
-def printed(contracts: Mapping[str, Contract] = BUILT_IN, *, grants: bool = False) -> str:
-    """The SQL of a whole set-up, for people who run it themselves; connects to nothing."""
-    parts = [_BOOK.strip() + ";"]
+def render_sql(contracts: Mapping[str, Contract] = BUILT_IN, *, grants: bool = False) -> str:
+    """Return the SQL of a whole set-up, for people who run it themselves; connects to nothing."""
+    parts = [_setup_sql("migration_table").strip()]
     for migration in migrations():
-        parts.append(f"begin;\n{migration.sql.strip()}")
-        parts.append(
-            "insert into tenure.migration (number, name, checksum) values "
-            f"({migration.number}, {literal(migration.name)}, {literal(migration.checksum)});\ncommit;"
-        )
+        parts += [f"begin;\n{migration.sql.strip()}", f"{_insert_migration(migration)};\ncommit;"]
     for contract in contracts.values():
-        parts.append(
-            "insert into tenure.contract (name, version, digest, declaration) values "
-            f"({literal(contract.name)}, {literal(contract.version)}, {literal(contract.digest())}, "
-            f"{literal(json.dumps(contract.describe()))}) on conflict do nothing;"
-        )
+        row = ", ".join(map(literal, _contract_row(contract)))
+        insert = "insert into tenure.contract (name, version, digest, declaration)"
+        parts.append(f"{insert} values ({row}) on conflict do nothing;")
     checks = _checks(contract.describe() for contract in contracts.values())
     parts.extend(";\n".join(step) + ";" for step in _check_sql(checks))
     for contract in contracts.values():
         parts.append(f"create schema if not exists {quoted(schema(contract))};")
         parts.extend(";\n".join(_view_sql(name, select)) + ";" for name, select in view_statements(contract))
     if grants:
-        parts.append(grant_sql([schema(contract) for contract in contracts.values()]))
+        before, after = _grant_sql([schema(contract) for contract in contracts.values()])
+        # A new database has only a few partitions: all in one transaction.
+        not_owned = _setup_sql("not_owned").strip().removesuffix(";")
+        owned = (
+            f"do $$\ndeclare\n    item record;\nbegin\n    for item in\n{not_owned}\n    loop\n"
+            "        execute item.change;\n    end loop;\nend\n$$;\n"
+        )
+        parts.append(before + owned + after)
     return "\n\n".join(parts) + "\n"
 
 
+def _insert_migration(migration: Migration) -> str:
+    values = f"{migration.number}, {literal(migration.name)}, {literal(migration.checksum)}"
+    return f"insert into tenure.migration (number, name, checksum) values ({values})"
+
+
+def _contract_row(contract: Contract) -> tuple[str, ...]:
+    return contract.name, contract.version, contract.digest(), json.dumps(contract.describe())
+
+
 @contextmanager
-def _alone(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    connection.execute(f"set lock_timeout = {_PATIENCE_MS}")
+def _exclusive(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    connection.execute(f"set lock_timeout = {_LOCK_WAIT_MS}")
     try:
         connection.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (LOCK_KEY,))
     except psycopg.errors.LockNotAvailable as error:
-        raise SchemaError("another tenure migrate is running and does not end. Next: end it, or wait for it") from error
+        raise SchemaError("another tenure migrate is running. Next: wait for it, or end it") from error
     try:
         yield
     finally:
@@ -181,14 +191,14 @@ def _pending(connection: psycopg.Connection[Any]) -> list[Migration]:
     for number, checksum in applied.items():
         if ours[number].checksum != checksum:
             raise MigrationChanged(
-                f"migration {ours[number].name} was applied with another text; "
+                f"migration {ours[number].name} was applied with another text. "
                 "Next: install the release that made this database, or restore the file"
             )
     return [migration for number, migration in sorted(ours.items()) if number not in applied]
 
 
 def _is_new(connection: psycopg.Connection[Any], contract: Contract) -> bool:
-    """Whether this version is yet to be registered; refuses a changed machine and a change that takes away."""
+    """Whether this version is not registered yet; refuses a changed machine and a change that is not additive."""
     rows = connection.execute(
         "select version, digest, declaration from tenure.contract where name = %s order by registered_at",
         (contract.name,),
@@ -203,10 +213,10 @@ def _is_new(connection: psycopg.Connection[Any], contract: Contract) -> bool:
             return False
     if rows:
         try:
-            lost = list(differences(from_description(rows[-1][2]), contract))
+            lost = list(breaking_changes(from_description(rows[-1][2]), contract))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ContractChanged(
-                f"contract {contract.name} {rows[-1][0]} is registered in words unknown to this Tenure ({error}). "
+                f"contract {contract.name} {rows[-1][0]} is registered in a form unknown to this Tenure ({error}). "
                 "Next: upgrade tenure, then run it again"
             ) from error
         if lost:
@@ -219,7 +229,7 @@ def _is_new(connection: psycopg.Connection[Any], contract: Contract) -> bool:
 
 
 def _renumber(connection: psycopg.Connection[Any], contracts: Iterable[Contract]) -> Iterable[str]:
-    """The same machine with other numbers: those of the declaration that was registered last are the defaults."""
+    """Update the registered numbers of unchanged machines: the last registered ones are the defaults."""
     for contract in contracts:
         changed = connection.execute(
             "update tenure.contract set declaration = %s::json "
@@ -231,18 +241,18 @@ def _renumber(connection: psycopg.Connection[Any], contracts: Iterable[Contract]
 
 
 def _rebuild_checks(connection: psycopg.Connection[Any], new: Iterable[Contract]) -> list[str]:
-    """What a row's contract knows, as CHECKs: every version's words, so that old rows stay valid."""
+    """Rebuild the CHECKs of states and reasons for all registered versions, so that old rows stay valid."""
     registered = connection.execute("select declaration from tenure.contract order by name, version").fetchall()
     checks = _checks([*(declared for (declared,) in registered), *(contract.describe() for contract in new)])
     stale = [table for table, check in checks.items() if _comment(connection, table) != _fingerprint(check)]
     if stale:
-        add, validate, put_in_place = _check_sql(checks)
-        # All tables or none: what one locked table stops has changed nothing on the other.
+        add, validate, swap = _check_sql({table: checks[table] for table in stale})
+        # All tables or none: one locked table leaves the others unchanged.
         with connection.transaction():
             _execute(connection, add)
         _execute(connection, validate)
         with connection.transaction():
-            _execute(connection, put_in_place)
+            _execute(connection, swap)
     return [f"CHECK on tenure.{table}" for table in stale]
 
 
@@ -261,19 +271,17 @@ def _execute(connection: psycopg.Connection[Any], statements: Iterable[str]) -> 
 
 
 def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """table → what its rows must satisfy: known states; jobs that begin where their contract does; declared reasons."""
-    words: dict[str, dict[str, set[str]]] = {}
+    """Return table → its CHECK: known states, jobs that begin in the initial state, declared reasons."""
+    words: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for declared in declarations:
-        known = words.setdefault(
-            declared["name"], {"states": set(), "initial": set(), "reasons": set(), "stages": set()}
-        )
+        known = words[declared["name"]]
         known["states"] |= set(declared["states"])
         known["initial"].add(declared["initial"])
         known["reasons"] |= set(declared["dead_letters"]["reasons"])
         known["stages"] |= set(declared["dead_letters"]["stages"])
     names = sorted(words)
     states = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['states'])})" for name in names)
-    # Every hop has its log row, so a job without one stands where it was made.
+    # Every hop has a log row, so a job without one is in its initial state.
     born = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['initial'])})" for name in names)
     limited = [
         f"(contract <> {literal(name)} or {_in(column, words[name][kind])})"
@@ -282,7 +290,9 @@ def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         if words[name][kind]
     ]
     return {
-        "job": f"({states}) and (seq > 0 or role = 'ready' and ({born}))",
+        # A due time that clients cannot read would fail every claim that meets it.
+        "job": f"({states}) and (seq > 0 or role = 'ready' and ({born})) "
+        "and due_at >= '0001-01-02 00:00+00' and due_at < '9999-12-31 00:00+00'",
         "job_done": states,
         "dead_letter": " and ".join(limited) or "true",
     }
@@ -292,8 +302,8 @@ def _in(column: str, values: Iterable[str]) -> str:
     return f"{column} in ({', '.join(map(literal, sorted(values)))})"
 
 
-def _become_the_owner(connection: psycopg.Connection[Any]) -> None:
-    """What a later release makes belongs to whom the rest belongs to: the owner's role, where there is one."""
+def _set_owner_role(connection: psycopg.Connection[Any]) -> None:
+    """Act as the owner's role if there is one, so that it owns new objects too."""
     owner = connection.execute(
         "select current_database(), has_database_privilege(nspowner, current_database(), 'create') from pg_namespace "
         "where nspname = 'tenure' and nspowner = to_regrole('tenure_owner') and pg_has_role(nspowner, 'usage')"
@@ -301,14 +311,14 @@ def _become_the_owner(connection: psycopg.Connection[Any]) -> None:
     if owner is None:
         return
     database, may_create = owner
-    if not may_create:  # a right of the database, which a restored one has lost
+    if not may_create:  # a right on the database, which a restored database lacks
         connection.execute(f"grant create on database {quoted(database)} to tenure_owner".encode())
     connection.execute("set role tenure_owner")
 
 
 def _check_sql(checks: Mapping[str, str]) -> tuple[list[str], list[str], list[str]]:
-    """Three steps: add without looking (a moment's lock), look (writers go on), put in the old one's place."""
-    add, validate, put_in_place = [], [], []
+    """Return three steps: add unvalidated (a short lock), validate (writers go on), replace the old constraint."""
+    add, validate, swap = [], [], []
     for table, known in checks.items():
         alter = f"alter table tenure.{table}"
         add += [
@@ -316,12 +326,12 @@ def _check_sql(checks: Mapping[str, str]) -> tuple[list[str], list[str], list[st
             f"{alter} add constraint {table}_state_new check ({known}) not valid",
         ]
         validate.append(f"{alter} validate constraint {table}_state_new")
-        put_in_place += [
+        swap += [
             f"{alter} drop constraint if exists {table}_state",
             f"{alter} rename constraint {table}_state_new to {table}_state",
             f"comment on constraint {table}_state on tenure.{table} is {literal(_fingerprint(known))}",
         ]
-    return add, validate, put_in_place
+    return add, validate, swap
 
 
 def _rebuild_views(connection: psycopg.Connection[Any], contracts: Iterable[Contract]) -> Iterable[str]:
@@ -336,8 +346,8 @@ def _rebuild_views(connection: psycopg.Connection[Any], contracts: Iterable[Cont
                     _execute(connection, _view_sql(name, select))
             except psycopg.errors.DependentObjectsStillExist as error:
                 raise SchemaError(
-                    f"view {name} must change, but something of yours is built on it: {error.diag.message_detail}. "
-                    "Next: drop that, run tenure migrate again, and make it anew"
+                    f"view {name} must change, but another object depends on it: {error.diag.message_detail}. "
+                    "Next: drop that object, run tenure migrate again, and create it again"
                 ) from error
             yield f"view {name}".replace('"', "")
 
@@ -359,42 +369,16 @@ def _schemas(connection: psycopg.Connection[Any]) -> list[str]:
     return [f"tenure_{name}" for (name,) in names]
 
 
-#: Everything of ours is the owner's from now on, who may also make what a later release brings.
-_OWNED = """do $$
-declare
-    item record;
-begin
-    if not has_database_privilege('tenure_owner', current_database(), 'create') then
-        execute format('grant create on database %I to tenure_owner', current_database());
-    end if;
-    -- Who made the role administers it, which is not yet the right to act as it.
-    if current_user <> 'tenure_owner' and not pg_has_role(current_user, 'tenure_owner', 'usage') then
-        execute format('grant tenure_owner to %I', current_user);
-    end if;
-    for item in
-        select format('schema %I', nspname) as what from pg_namespace where nspname ~ '^tenure(_|$)'
-        union all
-        select format('%s %s', case relkind when 'v' then 'view' else 'table' end, pg_class.oid::regclass)
-        from pg_class join pg_namespace on pg_namespace.oid = relnamespace
-        where nspname ~ '^tenure(_|$)' and relkind in ('r', 'p', 'v')
-        union all
-        select format('function %s', pg_proc.oid::regprocedure)
-        from pg_proc join pg_namespace on pg_namespace.oid = pronamespace
-        where nspname = 'tenure'
-    loop
-        execute format('alter %s owner to tenure_owner', item.what);
-    end loop;
-end
-$$;"""
+def _transfer_ownership(connection: psycopg.Connection[Any]) -> None:
+    """Make the owner's role own everything; partitions one by one, because each takes a dozen locks until commit."""
+    found = connection.execute(_setup_sql("not_owned").encode()).fetchall()
+    with connection.transaction():
+        _execute(connection, [change for change, is_partition in found if not is_partition])
+    _execute(connection, [change for change, is_partition in found if is_partition])
 
 
-def grant_sql(schemas: Iterable[str]) -> str:
-    """Three roles: the owner migrates, the app works, the reader looks."""
-    roles = "\n".join(
-        f"do $$ begin if to_regrole('{role}') is null then create role {role} nologin; end if; "
-        "exception when duplicate_object or unique_violation then null; end $$;"
-        for role in ROLES
-    )
+def _grant_sql(schemas: Iterable[str]) -> tuple[str, str]:
+    """Return the SQL that runs before, and after, all objects belong to the owner's role."""
     reads = "\n".join(
         f"grant usage on schema {quoted(name)} to tenure_app, tenure_read;\n"
         f"grant select on all tables in schema {quoted(name)} to tenure_app, tenure_read;\n"
@@ -403,20 +387,8 @@ def grant_sql(schemas: Iterable[str]) -> str:
         "grant select on tables to tenure_app, tenure_read;"
         for name in ["tenure", *schemas]
     )
-    return f"""{roles}
-{reads}
-revoke select on tenure.claim, tenure.key, tenure.api_key from tenure_read;
-grant select (id, name, hint, scopes, tenant_id, person, created_at, created_by, expires_at, revoked_at, revoked_by)
-    on tenure.api_key to tenure_read;
-{_OWNED}
-grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox to tenure_app;
-grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
-grant update (facts) on tenure.event to tenure_app;
-grant update (compensated_at) on tenure.effect to tenure_app;
-grant insert, update (revoked_at, revoked_by) on tenure.api_key to tenure_app;
-grant insert, update (routed_at) on tenure.emitted to tenure_app;
-grant update (publishing) on tenure.installation to tenure_app;
-grant insert, update on tenure.dead_letter, tenure.job_type, tenure.queue to tenure_app;
-grant usage on all sequences in schema tenure to tenure_app;
-grant execute on function tenure.extend_ranges(integer) to tenure_app;
-"""
+    return f"{_setup_sql('roles')}{reads}\n{_setup_sql('grants_owner')}", _setup_sql("grants_app")
+
+
+def _setup_sql(name: str) -> str:
+    return files("tenure.postgres").joinpath("setup", f"{name}.sql").read_text(encoding="utf-8")

@@ -1,82 +1,84 @@
-"""Queues: what stands in each, and which are paused. A paused queue is not claimed from; everything else goes on.
+"""Queues: how many jobs each has, and which are paused. Claims skip a paused queue; everything else goes on.
 
-The pause is looked up by the claim itself, so it holds for every process that claims. Jobs that are held go on, leases
-that run out are closed, what waits becomes ready, and who names a job by its id still gets it.
+The claim itself looks up the pause, so it holds for every process that claims. Held jobs go on, expired leases are
+closed, waiting jobs become ready, and a claim by job id still works.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from tenure import intake
-from tenure.around import Paused
-from tenure.postgres.engine import Engine, ask
+from tenure.jobs import validation
+from tenure.jobs.unserved import UnservedType
+from tenure.jobs.why import QueuePause
+from tenure.postgres.engine import EngineUser
+from tenure.postgres.live_workers import MANY_QUEUES, Workers
+from tenure.postgres.statement import Row
 
-#: Jobs are counted up to here, and so many queues are listed: a million more must not make looking slow.
+#: Jobs are counted up to this number, and MANY_QUEUES queues are listed, so that large queues do not slow the query.
 MANY_JOBS = 10_000
-MANY_QUEUES = 1_000
 
 
 class Queue(NamedTuple):
-    """A queue as it is now, over all contracts."""
+    """The current counts of a queue, over all contracts."""
 
     name: str
-    #: Due, and to be claimed next.
+    #: Due jobs, also those of a dead worker that the next claim takes in place.
     ready: int
     #: Ready, but not due yet.
     delayed: int
-    #: To be made ready by upkeep.
+    #: Upkeep makes these ready.
     waiting: int
     held: int
+    #: Claims skip these, because they cannot be logged.
+    quarantined: int
     #: Since when the oldest ready job is due.
     oldest: datetime | None
-    #: Those of the counts above that are lower bounds.
+    #: The counts that are lower bounds.
     at_least: tuple[str, ...]
-    paused: Paused | None
-    #: The database's clock when it was counted.
+    paused: QueuePause | None
+    #: The database's time of the count.
     now: datetime
+    #: The types of its jobs that no live worker takes.
+    unserved: tuple[UnservedType, ...] = ()
 
 
-class Queues:
-    """The verbs on queues; `store.queues`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class Queues(EngineUser):
+    """Operations on queues; `store.queues`."""
 
     async def list(self) -> list[Queue]:
-        """The queues that have live jobs or are paused, by name, the first thousand."""
-        rows = await self._engine.run(lambda: ask("queues", {"bound": MANY_JOBS, "queues": MANY_QUEUES}))
-        return [_queue(*row) for row in rows]
+        """Return the queues that have live jobs or are paused, by name; at most 1,000."""
+        await self._engine.refresh()
+        values = {"bound": MANY_JOBS, "queues": MANY_QUEUES, **self._engine.registry.reclaiming()}
+        rows = await self._engine.ask("list_queues", **values)
+        unserved: dict[str, list[UnservedType]] = {}
+        for one in await Workers(self._engine).unserved():
+            unserved.setdefault(one.queue, []).append(one)
+        return [_queue(row, unserved.get(row[0], ())) for row in rows]
 
-    async def pause(self, name: str, *, actor: str, reason: str | None = None) -> tuple[Paused, bool]:
-        """Let nobody claim from a queue; how it is paused now, and whether by this call."""
-        values = {"name": intake.name("queue", name), "actor": intake.name("actor", actor)}
-        why = None if reason is None else intake.name("reason", reason)
-        ((*paused, new),) = await self._engine.run(lambda: ask("pause", {**values, "reason": why}))
-        return Paused(*paused), new
+    async def pause(self, name: str, *, actor: str, reason: str | None = None) -> tuple[QueuePause, bool]:
+        """Pause a queue: claims skip it. Returns the pause, and whether this call made it."""
+        values = {"name": validation.check_name("queue", name), "actor": validation.check_name("actor", actor)}
+        why = None if reason is None else validation.check_name("reason", reason)
+        ((*paused, new),) = await self._engine.ask("pause_queue", **values, reason=why)
+        return QueuePause(*paused), new
 
     async def resume(self, name: str, *, actor: str) -> bool:
-        """Let a queue be claimed from again; whether it was paused."""
-        values = {"name": intake.name("queue", name), "actor": intake.name("actor", actor)}
-        resumed = bool(await self._engine.run(lambda: ask("resume", values)))
+        """Resume a queue; returns whether it was paused."""
+        values = {"name": validation.check_name("queue", name), "actor": validation.check_name("actor", actor)}
+        resumed = bool(await self._engine.ask("resume_queue", **values))
         if resumed:
-            self._engine.wakeups.want([("", name)])
+            self._engine.wakeups.request([("", name)])
         return resumed
 
 
-def _queue(
-    name: str,
-    ready: int,
-    delayed: int,
-    waiting: int,
-    held: int,
-    oldest: datetime | None,
-    *more_and_paused: object,
-) -> Queue:
-    *more, at, by, reason, now = more_and_paused
-    counts = {"ready": ready, "delayed": delayed, "waiting": waiting, "held": held}
-    at_least = tuple(kind for kind, is_more in zip(counts, more, strict=True) if is_more)
-    shown = {kind: min(number, MANY_JOBS) if kind in at_least else number for kind, number in counts.items()}
-    paused = Paused(at, by, reason) if isinstance(at, datetime) else None  # type: ignore[arg-type]
-    return Queue(name, **shown, oldest=oldest, at_least=at_least, paused=paused, now=now)  # type: ignore[arg-type]
+def _queue(row: Row, unserved: Sequence[UnservedType]) -> Queue:
+    """Convert a row: name, five counts, oldest, whether each count is a lower bound, the pause, the time."""
+    name, *counts, oldest = row[:7]
+    is_more, (at, by, reason, now) = row[7:12], row[12:]
+    shown = [min(count, MANY_JOBS) if more else count for count, more in zip(counts, is_more, strict=True)]
+    at_least = tuple(field for field, more in zip(Queue._fields[1:6], is_more, strict=True) if more)
+    paused = None if at is None else QueuePause(at, by, reason)
+    return Queue._make((name, *shown, oldest, at_least, paused, now, tuple(unserved)))

@@ -1,82 +1,108 @@
-"""The registered contracts: what `migrate` wrote, as machines that statements can be bound to.
+"""The registry: the contracts that `migrate` registered, bound to values for statements.
 
-Rows keep the name and version they were made under, and are moved by that version's machine. A process that meets a
-version it does not know reads the registry again. The numbers (lease, limit, backoff) are this process's settings.
+A job keeps the contract name and version that it was enqueued under, and is moved by that version. A process that meets
+an unknown version reads the registry again. The numbers (lease, limit, backoff) are this process's settings.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from typing import Any
 
-from tenure.contract import Contract
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract
+from tenure.contracts.versions import from_description
 from tenure.errors import UnknownContract
-from tenure.postgres.machine import Machine
+from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.statement import Plan, statement
-from tenure.versions import from_description
+
+_log = logging.getLogger("tenure")
+
+#: Contract → the numbers that this process sets for it: lease, heartbeat, limit, backoff.
+ContractNumbers = Mapping[str, Mapping[str, int]]
 
 
 class Registry:
-    """Machines by (name, version), and the newest version of each name."""
+    """Bound contracts by (name, version), and the newest version of each name."""
 
-    def __init__(self, numbers: Mapping[str, Mapping[str, int]] | None = None) -> None:
+    def __init__(self, numbers: ContractNumbers | None = None) -> None:
         self._numbers = numbers or {}
-        for name, given in self._numbers.items():  # a bad number is refused at start, not when a job first needs it
+        for name, given in self._numbers.items():  # refuses a bad number at start, before a job needs it
             if name in BUILT_IN:
                 BUILT_IN[name].with_numbers(given)
-        self._machines: dict[tuple[str, str], Machine] = {}
+        self._bound: dict[tuple[str, str], BoundContract] = {}
         self._newest: dict[str, str] = {}
         self._unreadable: dict[tuple[str, str], str] = {}
         self.installation = ""
 
     def load(self) -> Plan[None]:
-        """Read what is registered."""
-        for name, version, declaration, installation in (yield statement("contracts", {})):
+        """Read the registered contracts."""
+        for name, version, declaration, installation in (yield statement("list_contracts", {})):
             self.installation = installation
-            if (name, version) not in self._machines:
+            if (name, version) not in self._bound:
                 try:
                     self.add(from_description(declaration))
                 except (TypeError, KeyError, ValueError, AttributeError) as error:
-                    # A newer release's words, or numbers of ours that do not fit: no reason to stop the others.
+                    # From a newer release, or this process's numbers do not fit. Other contracts still work.
+                    if (name, version) not in self._unreadable:
+                        _log.warning("%s", _unusable(name, version, str(error)))
                     self._unreadable[name, version] = str(error)
                     continue
             self._newest[name] = version  # rows come oldest first
 
     def add(self, contract: Contract) -> None:
-        """Know a contract, with this process's numbers."""
+        """Add a contract, with this process's numbers."""
         ours = contract.with_numbers(self._numbers.get(contract.name, {}))
-        self._machines[contract.name, contract.version] = Machine(ours)
+        self._bound[contract.name, contract.version] = BoundContract(ours, self.installation)
         self._newest[contract.name] = contract.version
 
-    def machine(self, name: str, version: str | None = None) -> Plan[Machine]:
-        """The machine of a contract, by default its newest version; asks the database before it says unknown."""
+    def bound_contract(self, name: str, version: str | None = None) -> Plan[BoundContract]:
+        """Return a bound contract, by default its newest version; reads the database before it refuses."""
         if (found := self.find(name, version)) is None:
             yield from self.load()
             found = self.find(name, version)
         if found is None:
-            known = ", ".join(f"{known} {at}" for known, at in sorted(self._machines)) or "none: run tenure migrate"
+            known = ", ".join(f"{known} {at}" for known, at in sorted(self._bound)) or "none: run tenure migrate"
             wanted = name if version is None else f"{name} version {version}"
             for (other, at), why in self._unreadable.items():
                 if other == name and version in (None, at):
-                    raise UnknownContract(
-                        f"contract {name} {at} is registered, but this process cannot use it ({why}). "
-                        "Next: upgrade tenure here, or correct the settings"
-                    )
+                    raise UnknownContract(_unusable(name, at, why))
             raise UnknownContract(f"no contract {wanted!r} is registered; registered are: {known}")
         return found
 
-    def versions(self, name: str) -> list[Machine]:
-        """The machines of every known version of a contract: upkeep moves old rows by their own."""
-        return [machine for (known, _), machine in self._machines.items() if known == name]
+    def versions(self, name: str) -> list[BoundContract]:
+        """Return every known version of a contract: upkeep moves old jobs by their own version."""
+        return [bound for (known, _), bound in self._bound.items() if known == name]
+
+    def reclaiming(self) -> dict[str, list[Any]]:
+        """Return the states from which a claim takes expired jobs, and how many claims beyond the limit are allowed."""
+        rows = [
+            (name, version, state, bound.contract.budget.extra)
+            for (name, version), bound in self._bound.items()
+            for path in bound.contract.paths
+            if path.trigger == "reclaim"
+            for state in path.sources
+        ]
+        columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+        names = ("reclaim_contracts", "reclaim_versions", "reclaim_states", "reclaim_extras")
+        return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
     def contracts(self) -> list[Contract]:
-        """Every known contract, in its newest version."""
-        return [self._machines[name, version].contract for name, version in self._newest.items()]
+        """Return every known contract, in its newest version."""
+        return [self._bound[name, version].contract for name, version in self._newest.items()]
 
     def all(self) -> dict[tuple[str, str], Contract]:
-        """Every known contract by name and version."""
-        return {key: machine.contract for key, machine in self._machines.items()}
+        """Return every known contract by name and version."""
+        return {key: bound.contract for key, bound in self._bound.items()}
 
-    def find(self, name: str, version: str | None = None) -> Machine | None:
-        """The machine of a contract if this process knows it already."""
-        return self._machines.get((name, version or self._newest.get(name, "")))
+    def find(self, name: str, version: str | None = None) -> BoundContract | None:
+        """Return a bound contract that this process already knows, or None."""
+        return self._bound.get((name, version or self._newest.get(name, "")))
+
+
+def _unusable(name: str, version: str, why: str) -> str:
+    return (
+        f"contract {name} {version} is registered, but this process cannot use it ({why}) and takes none of its jobs. "
+        "Next: upgrade tenure here, or correct the settings"
+    )

@@ -1,12 +1,11 @@
-"""Proof: what a database says happened, held against what its contracts allow.
+"""Proof: checks that the history in a database is one that its contracts allow.
 
-    audit    every job's log is folded through its contract's step function and compared with its row, online
-    replay   the five cases of document 004, or any recorded job, run again through the public verbs
+    audit    folds every job's log through its contract's step function and compares it with the row, online
+    replay   runs the five cases of document 004, or any recorded job, again through the public verbs
 
-The model that both share (`tenure.step`, `tenure.fold`) and the explorer (`tenure.explore`) are domain: they need no
-database.
+Both use the pure model in `tenure.model` (step, fold, explore), which needs no database.
 """
 
-from tenure.proof.audit import Audited, Violation, audit
+from tenure.proof.audit import AuditReport, Violation, audit
 
-__all__ = ["Audited", "Violation", "audit"]
+__all__ = ["AuditReport", "Violation", "audit"]

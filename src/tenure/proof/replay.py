@@ -1,4 +1,4 @@
-"""Any recorded job, run again: its log's facts go through a fresh job, and the first difference is shown."""
+"""Runs a recorded job again: a new job gets the calls that its log records; reports the first difference."""
 
 from __future__ import annotations
 
@@ -6,138 +6,133 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenure.contract import HELD, Contract
+from tenure.contracts.declaration import HELD, Contract
 from tenure.errors import JobNotFound, NotDue, TenureError
-from tenure.event import Logged
-from tenure.job import UPKEEP, Failure, Held, Job, NewJob
+from tenure.jobs.event import LogEntry
+from tenure.jobs.job import UPKEEP, Failure, Held, Job, NewJob
+from tenure.model.fold import OPERATOR_FACTS
 from tenure.postgres.audit import ReplayedEffect
 from tenure.postgres.store import Store
-from tenure.proof.cases import PLACE
+from tenure.proof.gate_b2_cases import REPLAY_QUEUE
 
-#: Facts that depend on the clock: a beat renews a lease when half of it is gone.
-_BY_THE_CLOCK = ("renewed",)
-_DUE_WITHIN = 10.0
-_LOST_WITHIN = 120.0
+#: Facts that depend on the clock (a heartbeat renews a lease after half of it), and queues: a replay has its own.
+_NOT_REPLAYED = ("renewed", *OPERATOR_FACTS)
+_DUE_TIMEOUT_S = 10.0
+_EXPIRY_TIMEOUT_S = 120.0
 
 
 @dataclass
-class Replayed:
-    """A job run again: what its log says, what the fresh job's log says, and where they part."""
+class ReplayReport:
+    """The log of a recorded job, the log of its replay, and their first difference."""
 
     job_id: int
     as_job_id: int
     recorded: list[str]
     replayed: list[str] = field(default_factory=list)
-    #: The recorded log row at which they part, and why; None: they agree.
-    place: int | None = None
+    #: The seq of the first recorded log row that differs, and why; None: the logs agree.
+    first_difference: int | None = None
     why: str | None = None
 
 
 class Stuck(Exception):
-    """What a log row tells of cannot be done with the fresh job as it stands."""
+    """The call that a log row records is impossible in the state of the new job."""
 
 
-async def replay(store: Store, job_id: int) -> Replayed:
-    """Run a job's log again through the public verbs, on a fresh job of the same contract, type, payload and limit."""
+async def replay(store: Store, job_id: int) -> ReplayReport:
+    """Repeat a job's log through the public verbs, on a new job of the same contract, type, payload and limit."""
     found = await store.jobs([job_id])
     if not found:
         raise JobNotFound(job_id)
     job = found[0]
-    log = _told(await store.events(job_id))
-    fresh = NewJob(
+    log = _replayable(await store.events(job_id))
+    new = NewJob(
         job.type, job.payload, contract=job.contract, version=job.version, max_attempts=job.max_attempts,
-        queue=PLACE, tenant_id=PLACE,
+        queue=REPLAY_QUEUE, tenant_id=REPLAY_QUEUE,
     )  # fmt: skip
     contract = (await store.audit.contracts())[job.contract, job.version]
     effects = await store.audit.effects(job_id)
-    made = await store.enqueue(fresh)
-    player = _Player(store, contract, made.job_id, job, log, effects)
+    created = await store.enqueue(new)
+    player = _Player(store, contract, created.job_id, job, log, effects)
     why = await player.play()
-    replayed = await player.written()
-    if job.role == "settling":  # it was stopped at its commit point; the fresh job went on
+    replayed = await player.read_log()
+    if job.role == "settling":  # the recorded job stopped at its commit point; the new one went on
         replayed = replayed[: len(log)] + [one for one in replayed[len(log) :] if one.trigger != "settle"]
-    report = Replayed(job_id, made.job_id, [_step(one) for one in log], [_step(one) for one in replayed])
-    report.place, report.why = _compared(log, report, why)
-    await player.put_away()
+    report = ReplayReport(job_id, created.job_id, [_step(one) for one in log], [_step(one) for one in replayed])
+    report.first_difference, report.why = _compare(log, report, why)
+    with suppress(TenureError, Stuck):  # a job that cannot be ended stays: no worker takes jobs of its queue
+        await player.end()
     return report
 
 
+@dataclass
 class _Player:
-    """Says again what workers, operators and upkeep said."""
+    """Repeats the calls of workers, operators and upkeep on the new job."""
 
-    def __init__(
-        self,
-        store: Store,
-        contract: Contract,
-        job_id: int,
-        of: Job,
-        log: Sequence[Logged],
-        effects: Sequence[ReplayedEffect],
-    ) -> None:
-        self.store = store
-        self.contract = contract
-        self.job_id = job_id
-        self.of = of
-        self.log = log
-        self.effects = list(effects)
-        self.held: Held | None = None
-        self.worker = ""
-        #: Whether something is to be undone before the job may end badly.
-        self.undoable = False
+    store: Store
+    contract: Contract
+    job_id: int
+    recorded: Job
+    log: list[LogEntry]
+    effects: list[ReplayedEffect]
+    held: Held | None = None
+    worker: str = ""
+    #: Whether an effect must be compensated before the job can fail.
+    must_compensate: bool = False
 
     async def play(self) -> str | None:
-        """Do what each log row tells of, in order, until the logs part; what stopped it, if anything did."""
-        at = 0
-        while at < len(self.log):
-            event = self.log[at]
+        """Repeat the call of each log row until the logs differ; returns the error that stopped it, if any."""
+        position = 0
+        while position < len(self.log):
+            event = self.log[position]
             try:
-                await self._had(event)
-                await self._do(event)
+                await self._record_effects(event)
+                await self._repeat(event)
             except (TenureError, Stuck) as error:
                 return f"{event.trigger}: {type(error).__name__}: {error}"
             if event.hop and event.trigger not in ("claim", "reclaim", "start"):
                 self.held = None
-            written = await self.written()
-            if len(written) <= at or any(_step(a) != _step(b) for a, b in zip(written, self.log, strict=False)):
+            log = await self.read_log()
+            if len(log) <= position or any(_step(a) != _step(b) for a, b in zip(log, self.log, strict=False)):
                 return None
-            at = len(written)
+            position = len(log)
         return None
 
-    async def written(self) -> list[Logged]:
-        """The fresh job's log so far."""
-        return _told(await self.store.events(self.job_id))
+    async def read_log(self) -> list[LogEntry]:
+        """The new job's log so far."""
+        return _replayable(await self.store.events(self.job_id))
 
-    async def _do(self, event: Logged) -> None:
+    async def _repeat(self, event: LogEntry) -> None:
         if event.trigger in ("claim", "reclaim"):
             await self._claim(event)
         elif event.actor == UPKEEP:
-            await self._keep_up(event)
-        elif self.held is not None and self.worker == event.actor and _is_holders(event):
-            await self._say(self.held, event)
+            await self._repeat_upkeep(event)
+        elif self.held is not None and self.worker == event.actor and _is_holder_call(event):
+            await self._repeat_holder_call(self.held, event)
         else:
-            await self._ask(event)
+            await self._repeat_operator_call(event)
 
-    async def _had(self, event: Logged) -> None:
-        """Record what the holder had done before this."""
+    async def _record_effects(self, event: LogEntry) -> None:
+        """Record the effects that the holder committed before this event."""
         while self.held is not None and self.effects:
             effect = self.effects[0]
             if effect.claims > self.held.claims or effect.at > event.ts:
                 return
             result = None if effect.result_json is None else json.loads(effect.result_json)
             await self.store.effect(self.held, effect.node, result, compensable=effect.compensable)
-            self.undoable = self.undoable or effect.compensable
+            self.must_compensate = self.must_compensate or effect.compensable
             self.effects.pop(0)
 
-    async def _claim(self, event: Logged) -> None:
+    async def _claim(self, event: LogEntry) -> None:
         if event.trigger == "reclaim" and self.held is not None:
-            await self.store.hand_back(self.held)  # let go: as if the lease had run out
+            await self.store.hand_back(self.held)  # as if the lease had expired
         ends = (one for one in self.log if one.seq > event.seq and one.hop and one.trigger != "start")
-        lost = next((one.actor == UPKEEP for one in ends), False)
-        # What will be lost need not be waited for any longer than it must.
-        await self._take(event.actor, self.contract.lease.minimum_ms if lost else None)
+        will_expire = next((one.actor == UPKEEP for one in ends), False)
+        # A lease that will expire gets the shortest length, so that the replay waits less.
+        await self._take(event.actor, self.contract.lease.minimum_ms if will_expire else None)
 
     async def _take(self, worker: str, lease_ms: int | None = None) -> None:
         async def claim() -> bool:
@@ -150,38 +145,40 @@ class _Player:
                 raise job
             return isinstance(job, Job)
 
-        await self._until(claim, _DUE_WITHIN, "the job was not due")
+        await _wait_until(claim, _DUE_TIMEOUT_S, "the job was not due")
 
-    async def _keep_up(self, event: Logged) -> None:
-        """What upkeep did."""
-        name = self.contract.name
+    async def _repeat_upkeep(self, event: LogEntry) -> None:
+        """Repeat a call of upkeep."""
         if event.trigger == "promote":
-            await self._until(lambda: self._grew(event, self.store.promote(name)), _DUE_WITHIN, "the job was not due")
+            await self._run_upkeep(event, self.store.promote, _DUE_TIMEOUT_S, "the job was not due")
         elif event.trigger == "settle":
-            await self.store.settle(name)
+            await self.store.settle(self.contract.name)
         else:
-            await self._lose(event)
+            await self._expire(event)
 
-    async def _lose(self, event: Logged) -> None:
-        """The holder is lost: its lease runs out, or, where handing back is the same hop, it hands back."""
+    async def _expire(self, event: LogEntry) -> None:
+        """Let the lease expire, or hand the job back where that is the same hop."""
         if self.held is None:
             raise Stuck("nobody holds the job")
-        if event.trigger == "cancel":  # asked to stop before it was lost
+        if event.trigger == "cancel":  # the cancel request came before the expiry
             await self.store.cancel(self.job_id, mode="soft", actor=self.worker)
-        if self.contract.path("hand_back") is None and not self.undoable:
+        if self.contract.path("hand_back") is None and not self.must_compensate:
             await self.store.hand_back(self.held)
-        reap = self.store.reap
-        await self._until(
-            lambda: self._grew(event, reap(self.contract.name)), _LOST_WITHIN, "the lease did not run out"
-        )
+        await self._run_upkeep(event, self.store.reap, _EXPIRY_TIMEOUT_S, "the lease did not run out")
 
-    async def _grew(self, event: Logged, upkeep: Awaitable[Any]) -> bool:
-        """Whether a round of upkeep, or whatever came before it, moved this job: others may be moved by it too."""
-        await upkeep
-        return len(await self.written()) > self.log.index(event)
+    async def _run_upkeep(
+        self, event: LogEntry, upkeep: Callable[[str], Awaitable[Any]], seconds: float, why: str
+    ) -> None:
+        """Run this part of upkeep, which may also move other jobs, until this job has a new log row."""
 
-    async def _say(self, held: Held, event: Logged) -> None:
-        """What a holder said."""
+        async def is_logged() -> bool:
+            await upkeep(self.contract.name)
+            return len(await self.read_log()) > self.log.index(event)
+
+        await _wait_until(is_logged, seconds, why)
+
+    async def _repeat_holder_call(self, held: Held, event: LogEntry) -> None:
+        """Repeat a holder's call."""
         store, facts = self.store, event.facts or {}
         error = facts.get("error") or {}
         names = ("type", "code", "stack", "stage", "retryable")
@@ -190,48 +187,33 @@ class _Player:
         verbs: dict[str, Callable[[], Awaitable[Any]]] = {
             "start": lambda: store.start(held),
             "heartbeat": lambda: store.heartbeat(held),
-            "succeed": lambda: store.succeed(held, self.of.result),
+            "succeed": lambda: store.succeed(held, self.recorded.result),
             "snooze": lambda: store.snooze(held, 0),
-            "hand_back": lambda: store.hand_back(held),
             "cancel": lambda: store.cancelled(held, event.reason),
-            "expire": lambda: store.hand_back(held),
-            "expire_at_cap": lambda: store.hand_back(held),
+            **dict.fromkeys(("hand_back", "expire", "expire_at_cap"), lambda: store.hand_back(held)),
             "compensated": lambda: store.compensated(held),
             "compensation_failed": lambda: store.compensation_failed(held, failure),
         }
         await verbs.get(trigger, lambda: store.fail(held, failure))()
 
-    async def _ask(self, event: Logged) -> None:
-        """What an operator asked for."""
-        who: dict[str, Any] = {"actor": event.actor}
+    async def _repeat_operator_call(self, event: LogEntry) -> None:
+        """Repeat an operator's call."""
+        actor = event.actor
         error = (event.facts or {}).get("error") or {}
         if event.trigger == "cancel_requested":
-            await self.store.cancel(self.job_id, mode="soft", reason=event.reason, **who)
+            await self.store.cancel(self.job_id, mode="soft", reason=event.reason, actor=actor)
         elif event.trigger == "cancel":
-            await self.store.cancel(self.job_id, mode=_mode(self.contract), reason=event.reason, **who)
+            await self.store.cancel(self.job_id, mode=_mode(self.contract), reason=event.reason, actor=actor)
         elif event.trigger == "dead_letter" and error.get("type") == "DeadLettered":
-            what = {"reason_code": error["code"], "stage": error.get("stage"), "message": error.get("message", "")}
-            await self.store.dead_letter(self.job_id, **what, **who)
+            facts = {"reason_code": error["code"], "stage": error.get("stage"), "message": error.get("message", "")}
+            await self.store.dead_letter(self.job_id, **facts, actor=actor)
         elif event.hop:
-            await self.store.transition(self.job_id, event.to_state, reason=event.reason, **who)
+            await self.store.transition(self.job_id, event.to_state, reason=event.reason, actor=actor)
         else:
             raise Stuck(f"{event.actor} does not hold the job")
 
-    async def _until(self, call: Callable[[], Awaitable[bool]], seconds: float, why: str) -> None:
-        for _ in range(int(seconds / 0.05)):
-            if await call():
-                return
-            await asyncio.sleep(0.05)
-        raise Stuck(f"{why} within {seconds:g} seconds")
-
-    async def put_away(self) -> None:
-        """Leave nothing that could run, or that would keep its range from leaving."""
-        try:
-            await self._end()
-        except (TenureError, Stuck):
-            return  # its queue is nobody's
-
-    async def _end(self) -> None:
+    async def end(self) -> None:
+        """End the new job, so that nothing can run it and its range can be retired."""
         (job,) = await self.store.jobs([self.job_id])
         if job.role == "done":
             return
@@ -241,14 +223,22 @@ class _Player:
         if job.role == "ready":
             await self._take("tenure replay")
         elif job.role not in HELD:
-            return  # upkeep goes on with it
+            return  # upkeep continues with it
         if self.held is not None:
             await self.store.start(self.held)
             await self.store.succeed(self.held)
 
 
-def _is_holders(event: Logged) -> bool:
-    """Whether only a holder can have said it: an operator's words come without an error, or with its own kind."""
+async def _wait_until(call: Callable[[], Awaitable[bool]], seconds: float, why: str) -> None:
+    for _ in range(int(seconds / 0.05)):
+        if await call():
+            return
+        await asyncio.sleep(0.05)
+    raise Stuck(f"{why} within {seconds:g} seconds")
+
+
+def _is_holder_call(event: LogEntry) -> bool:
+    """Whether a holder made this call: a call of an operator has no error, or one of its own type."""
     error = (event.facts or {}).get("error") or {}
     if event.trigger in ("retry", "exhaust", "fatal", "dead_letter"):
         return bool(error) and error.get("type") not in ("DeadLettered", "Requested")
@@ -259,25 +249,25 @@ def _mode(contract: Contract) -> str:
     return "soft" if contract.cancel_modes and "hard" not in contract.cancel_modes else "hard"
 
 
-def _told(log: Sequence[Logged]) -> list[Logged]:
-    return [event for event in log if event.trigger not in _BY_THE_CLOCK]
+def _replayable(log: Sequence[LogEntry]) -> list[LogEntry]:
+    return [event for event in log if event.trigger not in _NOT_REPLAYED]
 
 
-def _step(event: Logged) -> str:
-    how = f"{event.from_state} → {event.to_state}" if event.hop else f"in {event.from_state}"
-    return f"{event.trigger}: {how} (claim {event.claims}, counter {event.counter})"
+def _step(event: LogEntry) -> str:
+    hop = f"{event.from_state} → {event.to_state}" if event.hop else f"in {event.from_state}"
+    return f"{event.trigger}: {hop} (claim {event.claims}, counter {event.counter})"
 
 
-def _compared(log: Sequence[Logged], report: Replayed, why: str | None) -> tuple[int | None, str | None]:
-    """The number of the recorded log row at which they part (or the one that would follow), and how."""
+def _compare(log: Sequence[LogEntry], report: ReplayReport, why: str | None) -> tuple[int | None, str | None]:
+    """The seq of the first recorded log row that differs (or of the row that would follow), and how."""
     because = f" ({why})" if why else ""
     last = log[-1].seq if log else 0
-    for place, (was, now) in enumerate(itertools.zip_longest(report.recorded, report.replayed)):
-        if was == now:
+    for index, (recorded, replayed) in enumerate(itertools.zip_longest(report.recorded, report.replayed)):
+        if recorded == replayed:
             continue
-        if now is None:
-            return log[place].seq, f"{was}: only in the record{because}"
-        if was is None:
-            return last + 1, f"{now}: only in the replay{because}"
-        return log[place].seq, f"recorded {was}; replayed {now}{because}"
+        if replayed is None:
+            return log[index].seq, f"{recorded}: only in the record{because}"
+        if recorded is None:
+            return last + 1, f"{replayed}: only in the replay{because}"
+        return log[index].seq, f"recorded {recorded}; replayed {replayed}{because}"
     return (None, None) if why is None else (last, why)

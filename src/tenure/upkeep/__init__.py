@@ -1,19 +1,27 @@
-"""Upkeep: what time does to jobs.
+"""Upkeep: the changes that the passing of time makes to jobs.
 
-    reap      leases that ran out are closed: the claim is spent, the job goes its contract's way
-    promote   waiting jobs whose time has come are made ready, with their wake-ups
-    settle    jobs that a crash left at a commit point are ended
-    extend    id ranges are made ahead
-    forget    verbose payloads, idempotency keys and claim keys go when their time is up
-    retire    ranges of finished jobs are dropped whole
-    vacuum    the hot tables stay small
+    look ─┬─▶ settle    end jobs that a crash left at a commit point of their contract
+          ├─▶ reap      close expired leases: the claim is spent, the contract decides the next state
+          └─▶ promote   make waiting jobs ready when they are due, and send their wake-ups
+    extend              create id ranges ahead of need
+    forget              delete old payloads, idempotency keys and claim keys
+    retire              drop whole ranges of old finished jobs
+    workers             delete the rows of dead workers; warn about job types that no live worker takes
+    release             let claims try quarantined jobs again
+    end unknown         end due jobs whose type no live worker knows (off by default)
+    vacuum              keep the hot tables small
 
-No leader: any number of processes may run every round, skip what others are at, and go on where a crash left off.
-`Upkeep` runs it all as loops; `once` runs one round.
+Guarantee: every part rechecks each job under its row lock and skips locked rows, so any number of processes may run
+every part at the same time. There is no leader. A crash loses nothing: the next round of any process continues.
+
+Failures: a part that fails does not stop the others; it logs the reason once and tries again. When the database's clock
+jumps ahead, reaping waits until holders had the time to send a heartbeat (`clock_jump.py`).
+
+`Upkeep` (`loops.py`) runs all parts as loops; `once` (`rounds.py`) runs each part one time.
 """
 
-from tenure.upkeep.clock import Jump
-from tenure.upkeep.loops import Pace, Upkeep
-from tenure.upkeep.rounds import Keep, Report, once
+from tenure.upkeep.clock_jump import Jump
+from tenure.upkeep.loops import Periods, Upkeep
+from tenure.upkeep.rounds import KeepTimes, Report, once
 
-__all__ = ["Jump", "Keep", "Pace", "Report", "Upkeep", "once"]
+__all__ = ["Jump", "KeepTimes", "Periods", "Report", "Upkeep", "once"]

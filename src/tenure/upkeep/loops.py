@@ -1,13 +1,13 @@
 """Upkeep as loops that run until they are cancelled, in any number of processes at once.
 
-    look ─┬─▶ settle, reap, promote     one question for all contracts, a little more than once a second; only what it
-          │                             found is moved, a thousand jobs at a time, each contract for itself
-          └─▶ vacuum                    while the hot tables move, at most a tenth of the time
-    extend, forget, retire              every half minute, every minute, every ten minutes
+    look ─┬─▶ settle, reap, promote     one statement for all contracts every 0.4 to 0.8 s; starts only the moves that
+          │                             it found, 1,000 jobs at a time, each contract in its own task
+          └─▶ vacuum                    while the hot tables change, at most a tenth of the time
+    extend, workers, forget, retire     every half minute, every minute, every ten minutes
 
-Nobody leads, so nobody must be found dead: every process does everything, at times of its own, and skips what another
-is at. No part stops another. While the database is away each part tries again at least every two seconds; what stands
-in the way is said once. A clock that jumps is not believed: see `clock.py`.
+Every process does every part, at random times, and skips rows that another process has locked. No part stops another.
+While the database is away each part tries again at least every two seconds, and logs the trouble once.
+`clock_jump.py` detects a clock that jumps.
 """
 
 from __future__ import annotations
@@ -20,215 +20,256 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
-from tenure.errors import AWAY
-from tenure.outcome import Outcome
+from tenure.errors import UNREACHABLE
+from tenure.jobs.outcome import Outcome
 from tenure.postgres.store import Store
-from tenure.postgres.watch import Pressing
-from tenure.upkeep.clock import Clock, Jump
-from tenure.upkeep.rounds import Keep, Report, moved
-from tenure.upkeep.telling import Telling, named
+from tenure.postgres.upkeep_work import PendingWork
+from tenure.upkeep.clock_jump import ClockWatch, Jump
+from tenure.upkeep.rounds import RELEASE_AFTER_S, KeepTimes, Report, deletions, report_moves
+from tenure.upkeep.status_log import StatusLog, part_name
+from tenure.upkeep.unknown_types import UnknownTypes
 
 BATCH = 1_000
-_LONGEST_REST = 2.0
-_BUSY = 1_000  # dead rows from which on a claim begins to stumble
+_MAX_RETRY_S = 2.0
+#: Dead rows from which on claims get slower.
+_MANY_DEAD_ROWS = 1_000
+#: The share of the time that vacuum may take.
 _VACUUM_SHARE = 0.1
-_DOUBT_SEC = 3_600.0
+#: Seconds after a clock jump in which nothing is deleted for its age.
+_AFTER_JUMP_S = 3_600.0
+#: Seconds that jobs of a type wait before a warning: workers may be restarting.
+_UNSERVED_S = 30.0
 _NO_VACUUM = (
     "only the owner of the tables can vacuum them; autovacuum does it later. Next: run upkeep as the role that migrated"
 )
 _log = logging.getLogger("tenure.upkeep")
 
-#: One round of a part: what it did, or None when it was not its turn.
-Work = Callable[[], Awaitable[Report | None]]
+#: One round of a part: its report, or None when it had nothing to decide.
+Round = Callable[[], Awaitable[Report | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """The longest that each part waits between two rounds, in seconds; the shortest is half of it."""
+class Periods:
+    """The longest wait of each part between two rounds, in seconds; the shortest is half of it."""
 
     look: float = 0.8
     extend: float = 30.0
     forget: float = 60.0
     retire: float = 600.0
+    #: With many dead rows in the hot tables.
     vacuum: float = 2.0
-    #: How long dead rows may lie that are too few to hinder anybody.
-    tidy: float = 60.0
+    #: Delete the rows of dead workers, and look for jobs that no live worker takes.
+    workers: float = 30.0
+    #: Repeat the warning about a type that no live worker takes.
+    warn_again: float = 300.0
+    #: With few dead rows in the hot tables.
+    vacuum_few: float = 60.0
 
 
 class Upkeep:
-    """All loops of upkeep on one store, which needs four connections that nobody else keeps busy."""
+    """All loops of upkeep on one store, which needs four connections of its own."""
 
     def __init__(
         self,
         store: Store,
-        keep: Keep | None = None,
+        keep: KeepTimes | None = None,
         *,
-        pace: Pace | None = None,
+        periods: Periods | None = None,
         on_jump: Callable[[Jump], None] | None = None,
         clock: Callable[[], Awaitable[datetime]] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_jump` is told when the database's clock jumps; `clock` and `monotonic` replace the two compared."""
-        self._store, self._keep, self._pace = store, keep or Keep(), pace or Pace()
-        self._on_jump, self._asked = on_jump, clock
-        self._clock = Clock(monotonic)
-        self._telling = Telling()
+        """`on_jump` is called when the database's clock jumps; `clock` and `monotonic` replace the compared clocks."""
+        self._store, self._keep, self._periods = store, keep or KeepTimes(), periods or Periods()
+        self._on_jump, self._read_clock = on_jump, clock
+        self._clock = ClockWatch(monotonic)
+        self._status = StatusLog()
         self._failures: Counter[str] = Counter()
-        self._resting: dict[str, float] = {}
+        self._not_before: dict[str, float] = {}
         self._moving: set[str] = set()
-        self._pressing: Pressing | None = None
-        self._jumped: datetime | None = None
-        self._vacuumed_at = (-1, 0.0)  # what had changed by the last vacuum, and before when there is no other
+        self._pending: PendingWork | None = None
+        self._jumped_at: datetime | None = None
+        self._vacuumed = (-1, 0.0)  # the change counter at the last vacuum, and the earliest time of the next one
         self._may_vacuum = True
+        self._warned_at: dict[tuple[str, str, str], float] = {}
         self._group: asyncio.TaskGroup
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How much each part did since the start: jobs settled, reaped, promoted, ranges made, rows forgotten…"""
-        return dict(self._telling.counts)
+        """The work of each part since the start: jobs settled, reaped, promoted, ranges made, rows deleted…"""
+        return dict(self._status.counts)
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """What stands in the way of which part right now."""
-        return self._telling.troubles
+        """The current troubles by part."""
+        return self._status.troubles
 
     @property
     def jumps(self) -> int:
-        """How often the database's clock jumped by more than a lease, or back, since the start."""
+        """How often the database's clock jumped ahead by more than a lease, or back, since the start."""
         return self._clock.jumps
 
     async def run(self) -> None:
-        """Do everything that time asks for, until cancelled."""
-        history, keep, pace = self._store.history, self._keep, self._pace
+        """Run all parts until cancelled."""
+        store, keep, periods = self._store, self._keep, self._periods
+        release = partial(store.watch.release, RELEASE_AFTER_S)
+        parts: list[tuple[str, float, Round]] = [
+            ("look", periods.look, self._look),
+            ("extend", periods.extend, self._counting("extend", store.extend_ranges)),
+            ("vacuum", periods.vacuum, self._vacuum),
+            ("release", periods.forget, self._counting("release", release)),
+            ("workers", periods.workers, self._counting("workers", self._check_workers, by_age=True)),
+        ]
+        for part, delete in deletions(store, keep).items():
+            period = periods.retire if part == "retire" else periods.forget
+            parts.append((part, period, self._counting(part, delete, by_age=True)))
+        if keep.unknown_types_s is not None:
+            end = UnknownTypes(store, keep.unknown_types_s, self._clock.monotonic).end_expired
+            parts.append(("end unknown", periods.extend, self._counting("end unknown", end, by_age=True)))
         self._moving.clear()
         async with asyncio.TaskGroup() as self._group:
-            for name, period, work in (
-                ("look", pace.look, self._look),
-                ("extend", pace.extend, self._counted("extend", self._store.extend_ranges)),
-                ("vacuum", pace.vacuum, self._vacuum),
-                ("forget payloads", pace.forget, self._past("forget payloads", history.forget_payloads, keep.payloads)),
-                ("forget keys", pace.forget, self._past("forget keys", history.forget_keys, keep.keys)),
-                ("forget claims", pace.forget, self._past("forget claims", history.forget_claims, keep.claims)),
-                ("retire", pace.retire, self._past("retire", history.retire_ranges, keep.jobs)),
-            ):
-                at_once = name in ("look", "extend")
-                self._group.create_task(self._every(name, period, work, 0.0 if at_once else random.uniform(0, period)))
+            for name, period, work in parts:
+                first = 0.0 if name in ("look", "extend") else random.uniform(0, period)
+                self._group.create_task(self._repeat(name, period, work, first))
 
-    async def _every(self, name: str, period: float, work: Work, first: float) -> None:
-        """Do the work again and again; sooner when the database was away, since it may be back any moment."""
+    async def _repeat(self, name: str, period: float, work: Round, first: float) -> None:
+        """Run a part again and again; after a failure sooner, because the database may be back any moment."""
         await asyncio.sleep(first)
         while True:
-            rest = await self._tried(name, period, work)
-            # Between half of the period and all of it, so that processes do not go in step.
-            await asyncio.sleep(period * random.uniform(0.5, 1.0) if rest is None else rest)
+            retry = await self._try(name, period, work)
+            # Between half of the period and all of it, so that processes do not run in step.
+            await asyncio.sleep(period * random.uniform(0.5, 1.0) if retry is None else retry)
 
-    async def _tried(self, name: str, period: float, work: Work) -> float | None:
-        """Do the work once, and say what came of it; after a failure, how long to let it rest."""
+    async def _try(self, name: str, period: float, work: Round) -> float | None:
+        """Run a part once and log the result; after a failure, returns the seconds before the next attempt."""
         try:
             report = await work()
         except Exception as error:
-            self._telling.failed(name, error)
-            longest = _LONGEST_REST if isinstance(error, AWAY) else max(_LONGEST_REST, period)
-            rest = min(longest, 0.1 * 2.0 ** min(self._failures[name], 20))
+            self._status.log_failure(name, error)
+            longest = _MAX_RETRY_S if isinstance(error, UNREACHABLE) else max(_MAX_RETRY_S, period)
+            retry = min(longest, 0.1 * 2.0 ** min(self._failures[name], 20))
             self._failures[name] += 1
-            return rest * random.uniform(0.5, 1.0)
+            return retry * random.uniform(0.5, 1.0)
         self._failures.pop(name, None)
         if report is not None:
-            self._telling.reported(report)
+            self._status.log_report(report)
         return None
 
     async def _look(self) -> Report:
-        """Ask what is pressing, hold the clock against ours, and set to work whatever is not at it already."""
-        asked = self._clock.monotonic()
-        pressing = self._pressing = await self._store.watch.pressing()
-        shown = pressing.at if self._asked is None else await self._asked()
-        if jump := self._clock.read(shown, asked, pressing.lease_sec):
-            self._jumped = pressing.at
-            self._alarm(jump)
-        for part, contracts in (("settle", pressing.settle), ("reap", pressing.reap), ("promote", pressing.promote)):
+        """Read the pending work, compare the clocks, and start every move that is not running already."""
+        before = self._clock.monotonic()
+        pending = self._pending = await self._store.watch.find_pending()
+        now = pending.at if self._read_clock is None else await self._read_clock()
+        if jump := self._clock.read(now, before, pending.lease_sec):
+            self._jumped_at = pending.at
+            self._report_jump(jump)
+        for part, contracts in (("settle", pending.settle), ("reap", pending.reap), ("promote", pending.promote)):
             for contract in contracts:
-                self._set_to_work(part, contract, pressing)
+                self._start_move(part, contract, pending)
         return Report("look", 0)
 
-    def _alarm(self, jump: Jump) -> None:
+    def _report_jump(self, jump: Jump) -> None:
         if jump.seconds > 0:
             _log.warning(
-                "the database's clock jumped ahead by %.1f s: nobody is reaped before holders had the time of a "
-                "lease to beat again, and nothing is forgotten or retired for an hour. Next: look after that clock",
+                "the database's clock jumped ahead by %.1f s: no lease is reaped before its holder had the time of a "
+                "lease to send a heartbeat, and nothing is forgotten or retired for an hour. Next: check that clock",
                 jump.seconds,
             )
         else:
             _log.warning(
-                "the database's clock jumped back by %.1f s: leases last that much longer. Next: look after that clock",
+                "the database's clock jumped back by %.1f s: leases last that much longer. Next: check that clock",
                 -jump.seconds,
             )
         if self._on_jump:
             self._on_jump(jump)
 
-    def _set_to_work(self, part: str, contract: str, seen: Pressing) -> None:
-        name = named(part, contract)
-        if name in self._moving or asyncio.get_running_loop().time() < self._resting.get(name, 0.0):
+    def _start_move(self, part: str, contract: str, pending: PendingWork) -> None:
+        name = part_name(part, contract)
+        if name in self._moving or asyncio.get_running_loop().time() < self._not_before.get(name, 0.0):
             return
         self._moving.add(name)
-        self._group.create_task(self._move(part, contract, seen))
+        self._group.create_task(self._move(part, contract, pending))
 
-    async def _move(self, part: str, contract: str, seen: Pressing) -> None:
-        """Move all jobs of a contract that a part has to move; a full batch goes on at once."""
-        name = named(part, contract)
-        last = Report(part, BATCH)
+    async def _move(self, part: str, contract: str, pending: PendingWork) -> None:
+        """Move all pending jobs of one part and contract, batch after batch."""
+        name, last, outcomes = part_name(part, contract), Report(part, BATCH), list[Outcome]()
 
         async def work() -> Report:
-            nonlocal last
-            last = moved(part, contract, await self._verb(part, contract, seen))
+            nonlocal last, outcomes
+            outcomes = await self._move_batch(part, contract, pending)
+            last = report_moves(part, contract, outcomes)
             return last
 
         try:
-            rest: float | None = None
-            while last.did >= BATCH and rest is None:
-                rest = await self._tried(name, self._pace.look, work)
-            if last.trouble:  # what was refused will be found again by the next look
-                rest = _LONGEST_REST
-            self._resting[name] = asyncio.get_running_loop().time() + (rest or 0.0)
+            retry: float | None = None
+            while last.did >= BATCH and retry is None:
+                retry = await self._try(name, self._periods.look, work)
+                if part == "reap" and retry is None:
+                    # After the count: a process that is stopped while it reads the jobs has counted them.
+                    await self._store.warn_of_closed(contract, outcomes)
+            if last.trouble:  # the next look finds the refused jobs again
+                retry = _MAX_RETRY_S
+            self._not_before[name] = asyncio.get_running_loop().time() + (retry or 0.0)
         finally:
             self._moving.discard(name)
 
-    def _verb(self, part: str, contract: str, seen: Pressing) -> Awaitable[list[Outcome]]:
+    def _move_batch(self, part: str, contract: str, pending: PendingWork) -> Awaitable[list[Outcome]]:
         if part == "settle":
             return self._store.settle(contract, BATCH)
         if part == "promote":
             return self._store.promote(contract, BATCH)
-        # Should the clock jump between the look and the reaping, this reaps nobody, and the next look finds out.
-        return self._store.reap(contract, BATCH, until=seen.at + timedelta(seconds=seen.lease_sec), jumped=self._jumped)
+        # If the clock jumps between the look and this statement, it reaps nothing, and the next look finds the jump.
+        until = pending.at + timedelta(seconds=pending.lease_sec)
+        return self._store.reap(contract, BATCH, until=until, jumped=self._jumped_at)
+
+    async def _check_workers(self) -> int:
+        """Delete the rows of dead workers and warn about unserved types."""
+        forgotten = await self._store.workers.forget()
+        await self._warn_unserved()
+        return forgotten
+
+    async def _warn_unserved(self) -> None:
+        """Warn once about each type that no live worker takes, and again after `warn_again` seconds."""
+        now = time.monotonic()
+        found = {
+            (unserved.contract, unserved.queue, unserved.type): unserved
+            for unserved in await self._store.workers.unserved()
+            if unserved.waited_s >= _UNSERVED_S
+        }
+        self._warned_at = {key: at for key, at in self._warned_at.items() if key in found}
+        for key, unserved in found.items():
+            if key not in self._warned_at or now >= self._warned_at[key] + self._periods.warn_again:
+                self._warned_at[key] = now
+                _log.warning(
+                    "%s: %d or more jobs wait in queue %s, the oldest for %.0f s. Next: start a worker that takes "
+                    "them, or tenure jobs move --queue; for a job that a dead worker left, tenure jobs why",
+                    unserved.sentence(), unserved.jobs, unserved.queue, unserved.waited_s,
+                )  # fmt: skip
 
     async def _vacuum(self) -> Report | None:
-        """Vacuum the hot tables when dead rows lie there that were not there last time."""
-        pressing, now = self._pressing, time.monotonic()
-        changed, not_before = self._vacuumed_at
-        if pressing is None or now < not_before:
+        """Vacuum the hot tables when they have dead rows and changed since the last vacuum."""
+        pending, now = self._pending, time.monotonic()
+        changed, not_before = self._vacuumed
+        if pending is None or now < not_before:
             return None
-        # Whoever vacuumed last, of all processes, it was done.
-        patience = self._pace.vacuum / 2 if pressing.dead >= _BUSY else self._pace.tidy
-        lately = pressing.vacuumed_ago is not None and pressing.vacuumed_ago < patience
-        if lately or not pressing.dead or pressing.changed == changed:
+        # A vacuum by another process counts too.
+        period = self._periods.vacuum / 2 if pending.dead >= _MANY_DEAD_ROWS else self._periods.vacuum_few
+        is_recent = pending.vacuumed_ago is not None and pending.vacuumed_ago < period
+        if is_recent or not pending.dead or pending.changed == changed:
             return Report("vacuum", 0) if self._may_vacuum else None
         self._may_vacuum = await self._store.history.vacuum()
-        rest = (time.monotonic() - now) / _VACUUM_SHARE if self._may_vacuum else self._pace.retire
-        self._vacuumed_at = (pressing.changed, now + rest)
+        rest = (time.monotonic() - now) / _VACUUM_SHARE if self._may_vacuum else self._periods.retire
+        self._vacuumed = (pending.changed, now + rest)
         return Report("vacuum", int(self._may_vacuum), trouble=None if self._may_vacuum else _NO_VACUUM)
 
-    def _past(self, part: str, forget: Callable[[float], Awaitable[int]], keep: float) -> Work:
-        """A part that ends what is past; not while it is in doubt what is past."""
-        counted = self._counted(part, lambda: forget(keep))
+    def _counting(self, part: str, work: Callable[[], Awaitable[int]], *, by_age: bool = False) -> Round:
+        """A part that reports a number; `by_age`: skipped for an hour after a clock jump, when ages are in doubt."""
 
-        async def work() -> Report | None:
-            return None if self._clock.jumped_within(_DOUBT_SEC) else await counted()
-
-        return work
-
-    @staticmethod
-    def _counted(part: str, work: Callable[[], Awaitable[int]]) -> Work:
-        async def counted() -> Report:
+        async def run() -> Report | None:
+            if by_age and self._clock.jumped_within(_AFTER_JUMP_S):
+                return None
             return Report(part, await work())
 
-        return counted
+        return run

@@ -1,30 +1,35 @@
-"""One round of upkeep over all registered contracts, and what it did."""
+"""One round of upkeep over all registered contracts, with a report of each part."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from tenure.errors import Refused, TenureError
-from tenure.outcome import Outcome
+from tenure.jobs.outcome import Outcome
 from tenure.postgres.store import Store
 
-_DAY = 86_400.0
+_DAY_S = 86_400.0
+#: Seconds for which claims skip a job that could not be logged.
+RELEASE_AFTER_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """How long what is past is kept, in seconds."""
+class KeepTimes:
+    """Retention times in seconds."""
 
-    payloads: float = 7 * _DAY
-    keys: float = 30 * _DAY
-    claims: float = 3_600.0
-    jobs: float = 90 * _DAY
+    payloads_s: float = 7 * _DAY_S
+    idempotency_keys_s: float = 30 * _DAY_S
+    claim_keys_s: float = 3_600.0
+    finished_jobs_s: float = 90 * _DAY_S
+    #: How long due jobs wait whose type no live worker knows; None: for ever.
+    unknown_types_s: float | None = None
 
 
 class Report(NamedTuple):
-    """What one part of a round did: to how many, under which contract, and what stood in its way."""
+    """The result of one part: the number of rows or jobs, the contract, and the error that stopped it."""
 
     part: str
     did: int
@@ -32,44 +37,55 @@ class Report(NamedTuple):
     trouble: str | None = None
 
 
-async def once(store: Store, keep: Keep | None = None) -> list[Report]:
-    """Run every part once. A part that cannot (rights, a busy table) says so and does not stop the others."""
-    return [report async for report in _parts(store, keep or Keep())]
+async def once(store: Store, keep: KeepTimes | None = None) -> list[Report]:
+    """Run every part once. A part that fails (missing rights, a locked table) reports it and stops no other."""
+    return [report async for report in _reports(store, keep or KeepTimes())]
 
 
-async def _parts(store: Store, keep: Keep) -> AsyncIterator[Report]:
-    yield await _counted("extend", store.extend_ranges())
+async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
+    yield await _report("extend", None, store.extend_ranges())
     for contract in await store.contracts():
-        yield await _moved("settle", contract, store.settle(contract))
-        yield await _moved("reap", contract, store.reap(contract))
-        yield await _moved("promote", contract, store.promote(contract))
-    yield await _counted("forget payloads", store.history.forget_payloads(keep.payloads))
-    yield await _counted("retire", store.history.retire_ranges(keep.jobs))
-    yield await _counted("forget keys", store.history.forget_keys(keep.keys))  # after their jobs have left
-    yield await _counted("forget claims", store.history.forget_claims(keep.claims))
-    yield await _counted("vacuum", store.history.vacuum())
+        yield await _report("settle", contract, store.settle(contract))
+        yield await _report("reap", contract, _reap(store, contract))
+        yield await _report("promote", contract, store.promote(contract))
+    for part, delete in deletions(store, keep).items():
+        yield await _report(part, None, delete())
+    yield await _report("workers", None, store.workers.forget())
+    yield await _report("release", None, store.watch.release(RELEASE_AFTER_S))
+    yield await _report("vacuum", None, store.history.vacuum())
 
 
-async def _counted(part: str, work: Awaitable[int]) -> Report:
+def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable[int]]]:
+    """The parts that delete by age; each returns the number of rows or ranges."""
+    history = store.history
+    return {
+        "forget payloads": partial(history.forget_payloads, keep.payloads_s),
+        "retire": partial(history.retire_ranges, keep.finished_jobs_s),
+        "forget keys": partial(history.forget_keys, keep.idempotency_keys_s),
+        "forget claims": partial(history.forget_claims, keep.claim_keys_s),
+    }
+
+
+async def _reap(store: Store, contract: str) -> list[Outcome]:
+    outcomes = await store.reap(contract)
+    await store.warn_of_closed(contract, outcomes)
+    return outcomes
+
+
+async def _report(part: str, contract: str | None, work: Awaitable[int | list[Outcome]]) -> Report:
     try:
-        return Report(part, int(await work))
+        done = await work
     except Exception as error:
-        return Report(part, 0, trouble=trouble(error))
+        return Report(part, 0, contract, describe_error(error))
+    return report_moves(part, contract, done) if isinstance(done, list) else Report(part, int(done))
 
 
-async def _moved(part: str, contract: str, work: Awaitable[list[Outcome]]) -> Report:
-    try:
-        return moved(part, contract, await work)
-    except Exception as error:
-        return Report(part, 0, contract, trouble(error))
-
-
-def moved(part: str, contract: str, outcomes: Sequence[Outcome]) -> Report:
-    """What became of the jobs that a part was at, as a report."""
+def report_moves(part: str, contract: str | None, outcomes: Sequence[Outcome]) -> Report:
+    """The report of a part that moved jobs."""
     refused = [str(outcome) for outcome in outcomes if isinstance(outcome, Refused)]
     return Report(part, len(outcomes) - len(refused), contract, "; ".join(refused) or None)
 
 
-def trouble(error: Exception) -> str:
-    """An error in a report's words."""
+def describe_error(error: Exception) -> str:
+    """The code and text of an error."""
     return f"{error.code if isinstance(error, TenureError) else type(error).__name__}: {error}"

@@ -1,44 +1,73 @@
-"""A worker: its slots, its two loops, and how it stops."""
+"""A worker: connects, claims and runs jobs, and stops in order."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import os
-import signal
 import socket
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from tenure import intake
-from tenure.contract import Contract
+from tenure import __version__
+from tenure.client.job_source import JobSource
+from tenure.client.retry import wait_until_available
+from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput
+from tenure.jobs import validation
+from tenure.jobs.live_worker import LiveWorker, host_and_pid
+from tenure.jobs.wakeup import JOB_CHANGED
 from tenure.middleware import Middleware
-from tenure.patience import once_there
 from tenure.task import Task
-from tenure.wakeup import ABOUT_A_JOB
-from tenure.worker.execute import Executor
-from tenure.worker.fetch import Fetch
-from tenure.worker.heart import Heart
-from tenure.worker.life import Lives, told
-from tenure.worker.running import Running
-from tenure.worker.service import Service, ServiceThread
-from tenure.worker.slots import Slots
-from tenure.worker.source import JobSource
+from tenure.worker.claim_loop import ClaimLoop
+from tenure.worker.heartbeat import HeartbeatLoop
+from tenure.worker.job_runs import JobRuns
+from tenure.worker.presence import Presence
+from tenure.worker.reports import call_hook, name_some
+from tenure.worker.running_job import RunningJob
+from tenure.worker.service_thread import Service, ServiceThread
+from tenure.worker.session import Session, Slots
+from tenure.worker.signals import SignalRepeats, deliver_signals
+from tenure.worker.watchdog import Watchdog
 
 _log = logging.getLogger("tenure.worker")
 
-#: How long a stopping worker waits for the database to hear its last words.
-_LAST_WORDS_S = 5.0
-#: A signal that comes twice within this time came from a whole process group, and is one.
-_ONE_SIGNAL_S = 1.0
+#: How long a stopping worker waits for the database to answer its last calls, in seconds.
+_LAST_CALLS_S = 5.0
+#: A handler that does not end is cancelled this many times, this many seconds apart, and then left behind.
+_CANCELS, _CANCEL_S = 3, 1.0
+#: How often a cancelled worker checks whether threads have ended, in seconds.
+_CHECK_THREADS_S = 0.02
+
+#: Numbers the workers of this process: the second and later ones have their number in their names.
+_numbers = itertools.count(1)
+
+
+def _default_name() -> str:
+    """A name that no other worker has, in this process or in another one."""
+    number = next(_numbers)
+    return f"{socket.gethostname()}:{os.getpid()}" + (f":{number}" if number > 1 else "")
+
+
+async def complete(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end although the caller is cancelled meanwhile; raise CancelledError after that."""
+    task = asyncio.create_task(coroutine)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 class Worker:
-    """Runs the jobs of some queues, so many at a time."""
+    """Runs the jobs of some queues, up to `concurrency` at a time."""
 
     def __init__(
         self,
@@ -54,30 +83,32 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         services: Sequence[Service] = (),
         open_service_source: Callable[[], Awaitable[JobSource]] | None = None,
+        application: str | None = None,
     ) -> None:
         self.tasks = tasks
         self.queues = tuple(queues or dict.fromkeys(task.given.queue for task in tasks.values())) or ("default",)
         for queue in self.queues:
-            intake.name("queue", queue)
-        self.name = intake.name("worker", name or f"{socket.gethostname()}:{os.getpid()}")
+            validation.check_name("queue", queue)
+        self.name = validation.check_name("worker", name or _default_name())
         if not 0.01 <= poll <= 3_600:
-            raise BadInput(f"poll is the seconds between two looks for jobs, 0.01 to 3600, not {poll!r}")
-        self._slots = Slots(intake.whole("concurrency", concurrency, 1, 10_000))
-        self._only = contracts
+            raise BadInput(f"poll is the number of seconds between two polls for jobs, 0.01 to 3600; got {poll!r}")
+        self._slots = Slots(validation.check_integer("concurrency", concurrency, 1, 10_000))
+        self._only_contracts = contracts
         self._poll_s, self._grace_s = poll, grace
         self._middleware = tuple(middleware)
         self._open_source = open_source
-        self._heart = Heart(
-            lambda running: self._act(running, lambda running: running.end("lost")),
-            lambda running: self._act(running, Running.cancel_requested),
-        )
-        self._service = ServiceThread(open_service_source or open_source, [self._heart.run, *services])
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._finding: asyncio.Task[tuple[JobSource, Mapping[str, Contract]] | None] | None = None
-        self._fetch: Fetch | None = None
-        self._lives: Lives | None = None
-        self._executor: Executor | None = None
-        self._signalled = 0.0
+        self._heartbeats = HeartbeatLoop()
+        self._application = application
+        self._services = services
+        self._service = ServiceThread(open_service_source or open_source)
+        self._presence: Presence | None = None
+        self._connecting: asyncio.Task[Any] | None = None
+        self._claim_loop: ClaimLoop | None = None
+        self._runs: JobRuns | None = None
+        self._source: JobSource | None = None
+        self._signals = SignalRepeats()
+        #: How many handlers went on although they were cancelled.
+        self._uncancellable = 0
         self.stopping = False
 
     @property
@@ -87,131 +118,176 @@ class Worker:
 
     @property
     def left_behind(self) -> int:
-        """How many threads still run handlers that could not be ended; they keep the process alive."""
-        return self._executor.left_behind if self._executor else 0
+        """How many handlers still run that could not be stopped; they keep the process alive."""
+        return self._uncancellable + (self._runs.executor.left_behind if self._runs else 0)
 
-    async def run(self, *, until_idle: bool = False) -> None:
-        """Work until told to stop, by a signal or `stop()`; or until nothing is due, where that is asked."""
-        if self._loop is not None:
-            raise BadInput("a worker runs once. Next: make another one")
-        self._loop = asyncio.get_running_loop()
-        signals = self._on_signals(self._loop)
-        threads = ThreadPoolExecutor(self._slots.concurrency, "tenure-handler")
-        source: JobSource | None = None
-        begun = False
+    async def run(self, *, until_idle: bool = False, handle_signals: bool = True) -> None:
+        """Work until a signal or `stop()`; with `until_idle`, until no job is due.
+
+        Cancelled, it stops its handlers, hands back the jobs that they had not finished, and raises CancelledError.
+        With `handle_signals=False` it leaves the signal handlers of the process alone.
+        """
+        if self._heartbeats.loop is not None:
+            raise BadInput("a worker can run only once. Next: make another one")
+        self._heartbeats.loop = asyncio.get_running_loop()
+        with deliver_signals(self._on_signal if handle_signals else None):
+            try:
+                await self._run(until_idle=until_idle)
+            finally:
+                await complete(self._close())
+
+    async def _run(self, *, until_idle: bool) -> None:
+        connected = await self._connect() if until_idle else await self._connect_unless_stopped()
+        if connected is None:
+            return
+        source, registered = connected
+        only = registered if self._only_contracts is None else self._only_contracts
+        if unknown := set(only) - set(registered):
+            known = ", ".join(registered)
+            raise BadInput(f"no contract {sorted(unknown)[0]!r} is registered; registered are: {known}")
+        contracts = {name: one for name, one in registered.items() if name in only}
+        host, pid = host_and_pid()
+        live_worker = LiveWorker(
+            self.name, self.queues, tuple(contracts), tuple(self.tasks), self._application, __version__, host, pid,
+            self._slots.concurrency, declares=tuple(task.type for task in self.tasks.values() if task.type is not None),
+        )  # fmt: skip
+        session = Session(source, live_worker, contracts, self.tasks, self._middleware, self._slots, self._heartbeats)
+        self._runs = runs = JobRuns(session, on_ended=(lambda: claim_loop.poll_soon()) if until_idle else None)
+        claim_loop = ClaimLoop(session, self._poll_s, runs.start)
+        self._claim_loop, claim_loop.stopping = claim_loop, self.stopping
+        presence = self._presence = Presence(session)
+        watchdog = Watchdog(session, claim_loop)
+        services = [self._heartbeats.run, watchdog.run, presence.run, *self._services]
+        await self._service.start(services, lambda: self.stopping)  # no claim before heartbeats can be sent
+        _log.info("%s works on %s, %d at a time", self.name, ", ".join(self.queues), self._slots.concurrency)
+        # A task of its own: when this worker is cancelled, a claim under way still gets its jobs and hands them back.
+        claiming = asyncio.create_task(claim_loop.run(lambda: until_idle and not runs.running))
         try:
-            found = await self._found() if until_idle else await self._found_in_time()
-            if found is None:  # told to stop before
-                return
-            source, known = found
-            if unknown := set(self._only or ()) - set(known):
-                raise BadInput(f"no contract {sorted(unknown)[0]!r} is registered; registered are: {', '.join(known)}")
-            contracts = {name: one for name, one in known.items() if self._only is None or name in self._only}
-            self._executor = Executor(source, contracts, self._middleware, threads, self._slots)
-            self._lives = lives = Lives(
-                source, contracts, self.tasks, self._slots, self._heart, self._executor, self._middleware,
-                lambda: fetch.look_again() if until_idle else None,
-            )  # fmt: skip
-            fetch = self._fetch = Fetch(
-                source, contracts, self.queues, self._slots,
-                worker=self.name, poll_s=self._poll_s, known=list(self.tasks), begin=lives.begin,
-            )  # fmt: skip
-            fetch.stopping = self.stopping
-            await self._service.start(lambda: self.stopping)  # nothing is claimed before somebody can beat for it
-            _log.info("%s works on %s, %d at a time", self.name, ", ".join(self.queues), self._slots.concurrency)
-            begun = True
-            await fetch.run(lambda: until_idle and not lives.running)
-            await self._let_end(lives)
+            await asyncio.wait([claiming])
+            claiming.result()
+            await runs.wait(self._grace_s)
+            await self._end_all(runs)
+        except BaseException:
+            await complete(self._end_at_once(runs, claim_loop, claiming))
+            raise
         finally:
-            await self._close(source, threads)
-            if begun:  # one that could not set out has an error to tell, or was told to stop while it waited
-                counted = ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no job came"
-                _log.info("%s stopped: %s", self.name, counted)
-            for number in signals:
-                self._loop.remove_signal_handler(number)
+            counts = ", ".join(f"{count} {name}" for name, count in self.counts.items()) or "no jobs"
+            _log.info("%s stopped: %s", self.name, counts)
 
     def stop(self) -> None:
-        """Stop claiming, from any thread; what runs may end, for as long as the grace lasts."""
+        """Stop claiming, from any thread; running jobs may end within the grace period."""
         self.stopping = True
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop)
+        self._heartbeats.call_in_loop(self._stop_claiming)
 
-    def heard(self, contract: str, queue: str) -> None:
-        """A wake-up, from any thread: there may be jobs of this contract and queue, or something was done to a job."""
-        if contract == ABOUT_A_JOB:
-            self._heart.soon(int(queue))
-        elif self._loop is not None and self._fetch is not None and (not queue or queue in self.queues):
-            self._loop.call_soon_threadsafe(self._fetch.look, contract)
+    def wake_up(self, contract: str, queue: str) -> None:
+        """Claim soon, from any thread: there may be jobs of this contract and queue, or something happened to a job.
 
-    def _stop(self) -> None:
-        if self._finding is not None:
-            self._finding.cancel()
-        if self._fetch is not None and not self._fetch.stopping:
-            self._fetch.stopping = True
-            _log.info("%s stops: %d jobs are running", self.name, self._slots.busy)
+        An empty name stands for any. `tenure.jobs.wakeup.JOB_CHANGED` as contract: `queue` is the id of that job.
+        """
+        if contract == JOB_CHANGED:
+            self._heartbeats.check_soon(int(queue))
+        elif self._claim_loop is not None and (not queue or queue in self.queues):
+            self._heartbeats.call_in_loop(self._claim_loop.wake_up, contract)
+
+    def _stop_claiming(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._claim_loop is not None and not self._claim_loop.stopping:
+            self._claim_loop.stopping = True
+            running = [one for one in self._heartbeats.held if not one.handler_ended]
+            # At Ctrl-C the user must see why the process waits, also where logging is not set up.
+            level = logging.WARNING if running and self._signals.first else logging.INFO
+            _log.log(level, "%s stops: %s", self.name, self._describe_wait(running))
         self._slots.changed.set()
 
-    def _on_signals(self, loop: asyncio.AbstractEventLoop) -> list[int]:
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        try:
-            for number in numbers:
-                loop.add_signal_handler(number, self._signal, number)
-        except (ValueError, RuntimeError, NotImplementedError):
-            return []  # not the main thread: whoever runs us there calls stop()
-        return [int(number) for number in numbers]
+    def _describe_wait(self, running: Sequence[RunningJob]) -> str:
+        """For which jobs a stopping worker waits, and how long."""
+        second = "; a second signal ends it at once" if self._signals.first else ""
+        if not running:
+            return f"{self._slots.busy} jobs are running{second}"
+        wait = f"it waits up to {self._grace_s:g} s for them, then hands them back"
+        return f"{len(running)} jobs are running ({name_some(running)}); {wait}{second}"
 
-    def _signal(self, number: int) -> None:
-        """The first stops the worker; a second one, later, ends it at once."""
-        now = time.monotonic()
-        if self.stopping and now - self._signalled > _ONE_SIGNAL_S:
+    def _on_signal(self, number: int) -> None:
+        """Stop at the first signal; end the process at the second one, also where the event loop is blocked."""
+        if self._signals.is_second(number):
             os._exit(128 + number)
-        if not self.stopping:
-            self._signalled = now
         self.stop()
 
-    def _act(self, running: Running, act: Callable[[Running], None]) -> None:
-        """Do something to a running job, from any thread."""
-        if self._loop is not None and self._lives is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._lives.act, running, act)
+    async def _end_all(self, runs: JobRuns) -> None:
+        """Stop the handlers, hand their jobs back and wait for the last answers; leave behind what does not end."""
+        runs.is_ending = True
+        await self._interrupt(runs)
+        await runs.wait(_LAST_CALLS_S)
+        runs.executor.cancels_all = True
+        for _ in range(_CANCELS):  # the database does not answer (the leases end), or a handler does not end
+            for task in runs.tasks:
+                task.cancel()
+            await runs.wait(_CANCEL_S)
+        for running in [one for one in runs.running if one.handler_runs]:
+            self._uncancellable += 1
+            _log.error(
+                "job %d of %s: its handler was cancelled %d times and still runs; it is left behind, and its job was "
+                "handed back. Next: let CancelledError pass in the handler, or give the task isolation=\"process\"",
+                running.job.id, running.job.type, _CANCELS,
+            )  # fmt: skip
 
-    async def _let_end(self, lives: Lives) -> None:
-        """Let what runs end, and hand back what does not."""
-        await lives.rest(self._grace_s)
-        rest = [running for running in lives.running if not running.is_ended]
-        for running in rest:
-            running.end("stopping")
-        if rest:
-            _log.warning("%s hands back %d jobs that did not end in time", self.name, len(rest))
-            await lives.hand_back(rest)
-        await lives.rest(_LAST_WORDS_S)
-        for task in lives.tasks:  # the database does not hear: their leases run out, which comes to the same
-            task.cancel()
+    async def _interrupt(self, runs: JobRuns) -> None:
+        """Stop the handlers that run, and hand back their jobs."""
+        unfinished = [running for running in runs.running if not running.handler_ended and not running.is_stopped()]
+        for running in unfinished:
+            running.stop("stopping")
+        if unfinished:
+            _log.warning("%s hands back %d jobs that did not end in time", self.name, len(unfinished))
+            await runs.reports.hand_back(unfinished)
 
-    async def _found_in_time(self) -> tuple[JobSource, Mapping[str, Contract]] | None:
-        """The same, as soon as somebody is there; None where it is told to stop before."""
-        waiting = once_there(self._found, who=self.name, is_stopping=lambda: self.stopping)
-        self._finding = finding = asyncio.create_task(waiting)
+    async def _end_at_once(self, runs: JobRuns, claim_loop: ClaimLoop, claiming: asyncio.Task[None]) -> None:
+        """End because this worker was cancelled or failed; jobs that a claim wins meanwhile are handed back."""
+        self.stopping = claim_loop.stopping = runs.is_ending = True
+        self._slots.changed.set()
+        await self._wait_for_threads(runs)
+        await self._interrupt(runs)
+        await asyncio.wait([claiming], timeout=_LAST_CALLS_S)
+        claiming.cancel()
+        await self._end_all(runs)
+
+    async def _wait_for_threads(self, runs: JobRuns) -> None:
+        """Wait for handlers in threads for the grace period: handed back before, their jobs would run twice."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace_s):
+                while any(one.handler_runs and one.task and not one.task.is_async for one in runs.running):  # noqa: ASYNC110
+                    await asyncio.sleep(_CHECK_THREADS_S)
+
+    async def _connect_unless_stopped(self) -> tuple[JobSource, Mapping[str, Contract]] | None:
+        """Connect as soon as the database or the dispatcher is there; None where the worker is stopped before."""
+        if self.stopping:
+            return None
+        connecting = asyncio.create_task(wait_until_available(self._connect, name=self.name))
+        self._connecting = connecting
         try:
-            await asyncio.wait([finding])
+            await asyncio.wait([connecting])
         finally:
-            finding.cancel()
-        return None if finding.cancelled() else finding.result()
+            connecting.cancel()
+        return None if connecting.cancelled() else connecting.result()
 
-    async def _found(self) -> tuple[JobSource, Mapping[str, Contract]]:
-        """Where jobs come from, and the contracts they have there."""
+    async def _connect(self) -> tuple[JobSource, Mapping[str, Contract]]:
+        """Open the job source, and read the registered contracts."""
         source = await self._open_source()
         try:
-            return source, await source.contracts()
+            contracts = await source.contracts()
         except BaseException:
             await source.close()
             raise
+        self._source = source  # set here: a worker that is cancelled right now closes it too
+        return source, contracts
 
-    async def _close(self, source: JobSource | None, threads: ThreadPoolExecutor) -> None:
+    async def _close(self) -> None:
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
         await self._service.stop()
         for middleware in self._middleware:
-            await told(middleware.shutdown())
-        if self._executor is not None:
-            self._executor.close()
-        threads.shutdown(wait=False, cancel_futures=True)
-        if source is not None:
-            await source.close()
+            await call_hook(middleware.shutdown())
+        if self._runs is not None:
+            self._runs.executor.close()
+        if self._source is not None:
+            await self._source.close()

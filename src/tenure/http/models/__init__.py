@@ -1,14 +1,14 @@
-"""What goes over the wire, as models: the OpenAPI is written from them, and what clients send is checked by them.
+"""Request and response bodies as pydantic models: requests are checked by them, the OpenAPI is written from them.
 
-    bytes ─▶ the guard: is it JSON? ─▶ a Body: are these its fields? ─▶ the route
-    the route ─▶ `shown.py` writes the answer ─▶ bytes        (an answer's model only describes it)
+    bytes ─▶ guard: is it JSON? ─▶ RequestBody: are the fields right? ─▶ the route's function
+    function ─▶ `response.py` makes the JSON value ─▶ bytes         (a response model only describes it)
 
-One module for each module of routes, under its name. What they share is in `fields` (kinds of values, and what every
-body has in common), `moves` (what became of a word about a job) and `refusal` (the answer when it is no). Each model is
-one schema of the OpenAPI under its own name, so names are chosen for those who read them in a generated client. Every
-field says what it is, with its unit and default, and every model has an example; tests see to both, to each example
-being valid, and to the answers being as they are described.
+Each module of routes has a module here, under the same name. They share `fields` (field types, and the base of all
+requests), `outcomes` (what a call did to a job) and `errors` (the error envelope). Each model is one schema of the
+OpenAPI under its class name, and generated clients use that name. Every field has a description with its unit and
+default. Examples come from the fields: `openapi.py` puts them together. Tests check that both are there, that each
+example is valid, and that real responses match their models.
 
-What a body does not name is refused, so that a misspelt field is never silently ignored. Texts, times and numbers that
-have a meaning are checked once more where they are used (`intake.py`), with the same words as everywhere.
+A request with an unknown field is refused. `tenure.jobs.validation` checks names, times and sizes once more where they
+are used, with the same error texts for every surface.
 """

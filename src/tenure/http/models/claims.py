@@ -1,4 +1,4 @@
-"""Bodies and answers of the routes for workers that look for work."""
+"""Requests and responses of the routes for workers that look for jobs."""
 
 from __future__ import annotations
 
@@ -7,171 +7,166 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from tenure.http.models import jobs
-from tenure.http.models.fields import (
-    LONGEST_WAIT_S,
-    MOST,
-    PROOF,
-    TAKEN_AT,
-    TOKEN,
-    UNTIL,
-    Body,
-    ClaimKey,
-    Claims,
-    Contract,
-    Count,
-    JobId,
-    LeaseToken,
-    Milliseconds,
-    Number,
-    Queue,
-    Seconds,
-    Type,
-    TypeName,
-    WhoHolds,
-    like,
-    shown,
-    up_to,
-)
+from tenure.http.models import fields, jobs
+from tenure.http.models.fields import MAX_BATCH, MAX_WAIT_S, RequestBody, WorkerId, described, optional
 
-_TYPE = {"type": "send", "contract": "standard", "max_attempts": 3}
-_WON = {
-    **PROOF, "lease_expires_at": UNTIL, "lease_seconds": 30.0, "execution_key": "42:1",
-    "job": {
-        **jobs.JOB, "state": "running", "role": "active", "updated_at": TAKEN_AT, "finished_at": None,
-        "lease_owner": "w1", "lease_expires_at": UNTIL, "result": None,
-    },
-}  # fmt: skip
+_Application = Annotated[StrictStr, fields.text("application")] | None
+_Host = Annotated[StrictStr, fields.text("host")] | None
 
 
-class Claim(Body):
-    """What a worker asks for; with a claim key, the same question again gets the same answer."""
+class JobType(RequestBody):
+    """The settings of one job type. The contract gives the settings that are absent."""
 
-    model_config = like(
-        contract="standard", queues=["mail"], worker_id="w1", limit=10, wait_seconds=20, claim_key=TOKEN
-    )
-    worker_id: WhoHolds
-    contract: Contract = Field(default="standard", description="The contract whose jobs to take; default standard.")
-    queues: Annotated[list[Queue], Field(min_length=1, max_length=100)] = Field(
-        default=["default"], description='The queues to take from, in this order; default ["default"].'
-    )
-    types: Annotated[list[Type], Field(min_length=1, max_length=10_000)] | None = Field(
-        default=None, description="The only types to take; default any."
-    )
-    limit: Annotated[StrictInt, Field(ge=1, le=MOST)] = Field(default=1, description="How many at the most; default 1.")
-    claim_key: ClaimKey | None = Field(
-        default=None, description="A new UUID of version 4, which becomes the lease token; default one is made."
-    )
-    wait_seconds: Annotated[Number, up_to(LONGEST_WAIT_S)] = Field(
-        default=0, description="Seconds to wait while there is nothing to take; default 0."
-    )
-    record: StrictBool = Field(
-        default=True, description="Whether each job comes with the row of its contract's view; default true."
+    type: fields.Type = described("The job type.")
+    contract: fields.Contract = described("The contract of these jobs.")
+    max_attempts: fields.Count | None = optional("The limit of attempts, as the contract counts them.", examples=[3])
+    lease_ttl_sec: fields.Seconds | None = optional("Seconds that a lease lasts.")
+    heartbeat_sec: fields.Seconds | None = optional("Seconds between two heartbeats.")
+    sla_sec: fields.Seconds | None = optional("Seconds that a run may take; default unbounded.")
+    renews: StrictBool = described("Whether heartbeats renew the lease; default true.", default=True)
+    backoff_base_ms: fields.Milliseconds | None = optional("Milliseconds before the first retry.")
+    backoff_cap_ms: fields.Milliseconds | None = optional("The longest wait before a retry, in milliseconds.")
+    on_exhausted: Annotated[StrictStr, Field(min_length=1, max_length=100)] | None = optional(
+        "Where a job without attempts left ends, if the contract gives a choice."
     )
 
 
-class WonClaim(BaseModel):
-    """A job that was won, and what its holder shows from now on."""
+class WorkerInfo(RequestBody):
+    """What a worker reports about itself, for the list of live workers."""
 
-    model_config = shown(**_WON)
-    job: jobs.Job = Field(description="The job.")
-    claims: Claims
-    lease_token: LeaseToken
-    lease_expires_at: datetime = Field(description="When the lease ends, by the database's clock.")
-    lease_seconds: float | None = Field(
-        description="Seconds by the database's clock from the claim to the lease's end."
+    application: _Application = optional("The application that it runs.", examples=["shop"])
+    version: Annotated[StrictStr, fields.text("version")] | None = optional(
+        "The version of its software.", examples=["0.1.0"]
     )
-    execution_key: str = Field(description="Names this execution for good; to guard effects outside with.")
+    host: _Host = optional("The machine that it runs on.", examples=["box-7"])
+    pid: fields.SmallCount | None = optional("Its process id.", examples=[4711])
+    slots: fields.SmallCount | None = optional("How many jobs it runs at the same time.", examples=[50])
 
 
-class ClaimsWon(BaseModel):
-    """What was won."""
+class Claim(RequestBody):
+    """A worker's claim. The same claim key again gets the same jobs."""
 
-    model_config = shown(claims=[_WON])
-    claims: list[WonClaim] = Field(description="The jobs that were won; none where there was nothing to take in time.")
+    worker_id: WorkerId
+    contract: fields.Contract = described("The contract of the jobs; default standard.", default="standard")
+    queues: fields.Queues = described(
+        'The queues to claim from, in this order; default ["default"].', default=["default"]
+    )
+    types: Annotated[fields.Types, Field(min_length=1)] | None = optional("Claim only these types; default any.")
+    options: Annotated[list[JobType], Field(max_length=MAX_BATCH)] | None = optional(
+        "Type settings of the worker's code, used for its claims; default the stored ones."
+    )
+    worker: WorkerInfo | None = optional("What the worker reports about itself; default none.")
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_BATCH), fields.AS_WHOLE] = described(
+        "The largest number of jobs; default 1.", default=1, examples=[10]
+    )
+    claim_key: fields.ClaimKey | None = optional(
+        "A new UUID of version 4, which becomes the lease token; default one is made."
+    )
+    wait_seconds: Annotated[fields.Number, fields.up_to(MAX_WAIT_S)] = described(
+        "Seconds to wait while there is no job; default 0.", default=0, examples=[20]
+    )
+    record: StrictBool = described(
+        "Whether each job comes with the row of its contract's view; default true.", default=True
+    )
 
 
-class Due(Body):
-    """Which contracts have something to claim?"""
+class ClaimedJob(BaseModel):
+    """A claimed job, and the proof that its holder sends with every call."""
 
-    model_config = like(contracts=["standard"], queues=["mail"])
-    contracts: Annotated[list[Contract], Field(max_length=100)] = Field(description="The contracts to look at.")
-    queues: Annotated[list[Queue], Field(min_length=1, max_length=100)] = Field(description="The queues to look at.")
+    job: jobs.Job = described("The job.")
+    claims: fields.Claims
+    lease_token: fields.LeaseToken
+    lease_expires_at: datetime = described("When the lease ends, by the database's clock.")
+    lease_seconds: float | None = described("Seconds from the claim to the lease's end.", examples=[30.0])
+    execution_key: str = described(
+        "Names this execution for good; use it to make outside effects idempotent.", examples=["42:1"]
+    )
+
+
+class ClaimedJobs(BaseModel):
+    """The claimed jobs."""
+
+    claims: list[ClaimedJob] = described("The claimed jobs; empty when no job was due in time.")
+
+
+class WorkerHeartbeat(RequestBody):
+    """A live worker: what it is, and everything that it claims."""
+
+    worker_id: WorkerId
+    queues: fields.Queues = described('The queues that it claims from; default ["default"].', default=["default"])
+    contracts: fields.Contracts = described(
+        'The contracts whose jobs it claims; default ["standard"].', default=["standard"]
+    )
+    types: fields.Types | None = optional("The only types that it claims; default any.")
+    options: Annotated[list[JobType], Field(max_length=10_000)] | None = optional(
+        "The type settings of its code; default none."
+    )
+    worker: WorkerInfo | None = optional("What it reports about itself; default none.")
+    busy: fields.SmallCount | None = optional("How many jobs it runs now; default unknown.")
+
+
+class WorkerExit(RequestBody):
+    """A worker that stops; host and process id as it reported them before."""
+
+    worker_id: WorkerId
+    host: _Host = optional("The machine that it ran on; default unknown.", examples=["box-7"])
+    pid: fields.SmallCount | None = optional("Its process id; default unknown.", examples=[4711])
+
+
+class WorkerName(BaseModel):
+    """The worker that the call was about."""
+
+    worker_id: str = described("The worker's name.", examples=["w1"])
+
+
+class Due(RequestBody):
+    """A question: which contracts have jobs to claim?"""
+
+    contracts: fields.Contracts = described("The contracts to look at.")
+    queues: fields.Queues = described("The queues to look at.")
+    types: Annotated[fields.Types, Field(min_length=1)] | None = optional("Look only for these types; default any.")
 
 
 class DueContracts(BaseModel):
-    """Contracts that have something to claim."""
+    """Contracts that have jobs to claim."""
 
-    model_config = shown(contracts=["standard"])
-    contracts: list[str] = Field(description="Those that have something to claim now; a hint.")
-
-
-class Strangers(Due):
-    """Which due jobs are of types that this worker does not know?"""
-
-    model_config = like(contracts=["standard"], queues=["mail"], known=["send"], worker_id="w1")
-    known: Annotated[list[Type], Field(max_length=10_000)] = Field(description="The types that this worker knows.")
-    worker_id: WhoHolds
+    contracts: list[str] = described("The contracts with due jobs now; a hint.", examples=[["standard"]])
 
 
-class Stranger(BaseModel):
-    """A due job of a type that the worker does not know."""
+class WakeupsAfter(BaseModel):
+    """The query of the wake-ups since a cursor."""
 
-    model_config = shown(id="43", type="sned")
-    id: JobId
-    type: TypeName
-
-
-class StrangersFound(BaseModel):
-    """Jobs that wait for a worker that knows them."""
-
-    model_config = shown(jobs=[{"id": "43", "type": "sned"}])
-    jobs: list[Stranger] = Field(description="The jobs that nobody here knows.")
-
-
-class Wakeup(BaseModel):
-    """There may be jobs of this contract and queue; under `#` something was done to the job that `queue` names."""
-
-    model_config = shown(contract="standard", queue="mail")
-    contract: str = Field(description="The contract; empty: any; #: it is about one job.")
-    queue: str = Field(description="The queue, empty for any; under the contract # the job's id.")
-
-
-class WakeupsHeard(BaseModel):
-    """What was heard since the cursor."""
-
-    model_config = shown(wakeups=[{"contract": "standard", "queue": "mail"}], cursor="5c0f.17")
-    wakeups: list[Wakeup] = Field(description="Where there may be jobs, and which jobs something was done to.")
-    cursor: str = Field(description="Where to go on hearing: give it as `after` next time.")
-
-
-class JobType(Body):
-    """One task's numbers; what is absent is the contract's."""
-
-    model_config = like(**_TYPE)
-    type: Type = Field(description="The type whose jobs want this.")
-    contract: Contract = Field(description="The contract under which they want it.")
-    max_attempts: Count | None = Field(default=None, description="The limit in the contract's own sense.")
-    lease_ttl_sec: Seconds | None = Field(default=None, description="Seconds that a claim lasts.")
-    heartbeat_sec: Seconds | None = Field(default=None, description="Seconds from one heartbeat to the next.")
-    sla_sec: Seconds | None = Field(default=None, description="Seconds that the work may take; default unbounded.")
-    renews: StrictBool = Field(default=True, description="Whether heartbeats renew the lease; default true.")
-    backoff_base_ms: Milliseconds | None = Field(default=None, description="Milliseconds before the first retry.")
-    backoff_cap_ms: Milliseconds | None = Field(default=None, description="Milliseconds before a retry at the most.")
-    on_exhausted: Annotated[StrictStr, Field(min_length=1, max_length=100)] | None = Field(
-        default=None, description="Where a job ends whose budget is spent, where the contract gives the choice."
+    after: str | None = optional("The cursor of the last answer.", max_length=64)
+    wait_seconds: float = described(
+        "Seconds to wait for one; default 0.", default=0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False
     )
 
 
-class DeclareTypes(Body):
-    """What an application's tasks want otherwise than their contracts."""
+class Wakeup(BaseModel):
+    """There may be jobs of this contract and queue. With the contract `#`, the job that `queue` names has changed."""
 
-    model_config = like(types=[_TYPE])
-    types: Annotated[list[JobType], Field(max_length=MOST)] = Field(description="One entry for each type and contract.")
+    contract: str = described("The contract; empty: any; #: it is about one job.", examples=["standard"])
+    queue: str = described("The queue; empty: any; with the contract #: the job's id.", examples=["mail"])
 
 
-class Declared(BaseModel):
+class Wakeups(BaseModel):
+    """The wake-ups since the cursor."""
+
+    wakeups: list[Wakeup] = described("Where there may be jobs, and which jobs have changed.")
+    cursor: str = described("Where to continue: send it as `after` next time.", examples=["5c0f.17"])
+
+
+class DeclareTypes(RequestBody):
+    """The settings of an application's job types that differ from their contracts."""
+
+    types: Annotated[list[JobType], Field(max_length=MAX_BATCH)] = described("One entry for each type and contract.")
+    application: _Application = optional("The application of these settings; those of another live one are left alone.")
+    declared_by: Annotated[StrictStr, fields.text("worker")] | None = optional(
+        "The worker or process that declares them."
+    )
+
+
+class TypesDeclared(BaseModel):
     """How many types were declared."""
 
-    model_config = shown(declared=1)
-    declared: int = Field(description="How many there were.")
+    declared: int = described("The number of types.")

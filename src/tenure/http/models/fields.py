@@ -1,137 +1,158 @@
-"""The kinds of values that bodies and answers are made of, with their limits, and what every body has in common."""
+"""Field types that request and response models share, with their limits and examples, and the base of all requests."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from tenure.intake import LENGTHS, MAX_CLAIMS, MAX_DELAY_MS
+from tenure.jobs.validation import LENGTHS, MAX_CLAIMS, MAX_DELAY_MS
 
-#: So many jobs, finishes or beats go in one request.
-MOST = 1_000
-#: So long a request may wait for something to happen.
-LONGEST_WAIT_S = 60.0
+#: The largest number of jobs, finishes or heartbeats in one request.
+MAX_BATCH = 1_000
+#: The longest time that a request may wait for jobs or wake-ups, in seconds.
+MAX_WAIT_S = 60
 
-#: No body has so many fields.
-_MOST_FIELDS = 40
-_DIGITS = r"^[0-9]{1,19}$"
+#: More fields than any request has. A request with more is refused before its fields are checked.
+_MAX_FIELDS = 40
+DIGITS = r"^[0-9]{1,19}$"
+#: The cursor of a job search: it continues among the live or among the finished jobs.
+JOB_CURSOR = r"^(live|finished)-[0-9]{1,19}$"
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _UUID4 = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
-#: What these patterns stand for, in words.
-MEANINGS = {_DIGITS: "a text of 1 to 19 digits", _UUID: "a UUID", _UUID4: "a UUID of version 4"}
-
-#: What examples show: a token, the two fields of a holder's proof, and some moments of a job's life.
-TOKEN = "0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"
-PROOF: dict[str, Any] = {"claims": 1, "lease_token": TOKEN}
-MADE_AT, TAKEN_AT, DONE_AT, UNTIL = (f"2026-11-15T12:{at}.123456Z" for at in ("03:07", "03:08", "03:09", "03:38"))
-
-
-def like(**example: Any) -> ConfigDict:
-    """Of a body: no more fields than these, and an example of them."""
-    return ConfigDict(extra="forbid", **shown(**example))
+#: Error texts describe these patterns in words.
+PATTERN_MEANINGS = {
+    DIGITS: "a text of 1 to 19 digits", JOB_CURSOR: "like live-41 or finished-41", _UUID: "a UUID",
+    _UUID4: "a UUID of version 4",
+}  # fmt: skip
+_TOKEN = "0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"
 
 
-def shown(**example: Any) -> ConfigDict:
-    """Of an answer: an example of it."""
-    return ConfigDict(json_schema_extra={"examples": [example]})
+def text(kind: str, **options: Any) -> Any:
+    """A text with the length limit of this kind of name."""
+    return Field(min_length=1, max_length=LENGTHS[kind], **options)
 
 
-def either(*examples: dict[str, Any]) -> ConfigDict:
-    """Of an answer that is one of several, never two at once: an example of each."""
-
-    def one_of(schema: dict[str, Any]) -> None:
-        if "anyOf" in schema:
-            schema["oneOf"] = schema.pop("anyOf")
-        schema["examples"] = list(examples)
-
-    return ConfigDict(json_schema_extra=one_of)
+def described(description: str, **options: Any) -> Any:
+    """A field with its description."""
+    return Field(description=description, **options)
 
 
-def text(kind: str) -> Any:
-    """A text as long as a name of this kind may be."""
-    return Field(min_length=1, max_length=LENGTHS[kind])
+def optional(description: str, **options: Any) -> Any:
+    """A field that may be left out or null."""
+    return Field(default=None, description=description, **options)
 
 
-def up_to(most: float) -> Any:
-    """A number from 0 on; of a union of two kinds of numbers, bounds must be put into JSON Schema's words here."""
+def up_to(limit: float) -> Any:
+    """A number from 0 to the limit. A union of two number types needs its bounds rewritten for JSON Schema."""
 
     def bounds(schema: dict[str, Any]) -> None:
-        for ours in ("ge", "le", "allow_inf_nan", "anyOf"):
-            schema.pop(ours, None)
-        schema.update(type="number", minimum=0, maximum=int(most))
+        for name in ("ge", "le", "allow_inf_nan", "anyOf"):
+            schema.pop(name, None)
+        schema.update(type="number", minimum=0, maximum=int(limit))
 
-    return Field(ge=0, le=most, allow_inf_nan=False, json_schema_extra=bounds)
+    return Field(ge=0, le=limit, allow_inf_nan=False, json_schema_extra=bounds)
 
 
-Id = Annotated[StrictStr, Field(pattern=_DIGITS, examples=["42"])]
-Token = Annotated[StrictStr, Field(pattern=_UUID, json_schema_extra={"format": "uuid"}, examples=[TOKEN])]
-#: Of the fourth kind, because it becomes the token of what it wins: nobody shall guess it.
-ClaimKey = Annotated[StrictStr, Field(pattern=_UUID4, json_schema_extra={"format": "uuid"}, examples=[TOKEN])]
-Queue = Annotated[StrictStr, text("queue")]
-Type = Annotated[StrictStr, text("type")]
-Contract = Annotated[StrictStr, text("contract")]
+def _whole_float_to_int(value: Any) -> Any:
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+#: The last annotation of a whole number: JSON has one number type, so 1.0 is accepted for 1.
+AS_WHOLE = BeforeValidator(_whole_float_to_int)
+
+# Types of query parameters.
+Limit = Annotated[int, described("The largest number of items.", ge=1, le=1_000)]
+Cursor = Annotated[str | None, described("Where an earlier page ended: its `next`.", pattern=DIGITS)]
+
+# Types of request fields.
+Id = Annotated[StrictStr, Field(pattern=DIGITS, examples=["42"])]
+Token = Annotated[StrictStr, Field(pattern=_UUID, json_schema_extra={"format": "uuid"}, examples=[_TOKEN])]
+#: Version 4, because the key becomes the lease token, which must not be guessable.
+ClaimKey = Annotated[StrictStr, Field(pattern=_UUID4, json_schema_extra={"format": "uuid"}, examples=[_TOKEN])]
+Queue = Annotated[StrictStr, text("queue", examples=["mail"])]
+Type = Annotated[StrictStr, text("type", examples=["send"])]
+Contract = Annotated[StrictStr, text("contract", examples=["standard"])]
 Tenant = Annotated[StrictStr, text("tenant_id")]
-Key = Annotated[StrictStr, text("key")]
 Reason = Annotated[StrictStr, text("reason")]
 Person = Annotated[StrictStr, text("person")]
-Worker = Annotated[StrictStr, text("worker")]
-Node = Annotated[StrictStr, text("node")]
+Node = Annotated[StrictStr, text("node", examples=["charge"])]
 Stage = Annotated[StrictStr, Field(max_length=200)]
 Number = StrictInt | StrictFloat
 Seconds = Annotated[Number, up_to(MAX_DELAY_MS / 1_000)]
-Count = Annotated[StrictInt, Field(ge=0, le=MAX_CLAIMS)]
-Milliseconds = Annotated[StrictInt, Field(ge=0, le=MAX_DELAY_MS)]
+Count = Annotated[StrictInt, Field(ge=0, le=MAX_CLAIMS), AS_WHOLE]
+Milliseconds = Annotated[StrictInt, Field(ge=0, le=MAX_DELAY_MS), AS_WHOLE]
+SmallCount = Annotated[StrictInt, Field(ge=0, le=2**31 - 1), AS_WHOLE]
+Queues = Annotated[list[Queue], Field(min_length=1, max_length=100)]
+Contracts = Annotated[list[Contract], Field(max_length=100)]
+Types = Annotated[list[Type], Field(max_length=10_000)]
+Item = TypeVar("Item")
+#: The items of a batch.
+Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_BATCH)]
+
+# Whole request fields, with their descriptions.
+IdempotencyKey = Annotated[
+    Annotated[StrictStr, text("key")] | None,
+    described("A key to repeat the call safely; for a call about one job also the header Idempotency-Key."),
+]
+WorkerId = Annotated[
+    StrictStr, text("worker", description="The worker's name, the same in all of its calls.", examples=["w1"])
+]
+ReasonForLog = Annotated[Reason | None, described("The reason, which the job's log shows.")]
+
+# Whole response fields, with their descriptions.
 Role = TypeAliasType(
     "Role",
     Annotated[
         Literal["ready", "waiting", "leased", "active", "settling", "done"],
-        Field(description="What a state means to every contract.", examples=["ready"]),
+        described("What a state means in every contract.", examples=["active"]),
     ],
 )
-
-#: Fields that many bodies have.
-RepeatKey = Annotated[
-    Key | None,
-    Field(description="A key to repeat the call safely; of a call about one job also as the header Idempotency-Key."),
-]
-WhoHolds = Annotated[Worker, Field(description="Who asks: a name of the worker's own, the same for all its calls.")]
-Why = Annotated[Reason | None, Field(description="Why, for who reads the job's log.")]
-
-#: Fields that many answers have.
-JobId = Annotated[Id, Field(description="The job's id.")]
-ContractName = Annotated[str, Field(description="The name of the contract that the job follows.")]
-State = Annotated[str, Field(description="The state that the job is in now, in its contract's own words.")]
-InRole = Annotated[Role, Field(description="What that state means to every contract.")]
-QueueName = Annotated[str, Field(description="The queue that the job is claimed from.")]
-TypeName = Annotated[str, Field(description="The type of the job: which handler runs it.")]
-TenantId = Annotated[str, Field(description="Whose job it is.")]
-Claims = Annotated[int, Field(description="How often the job was claimed; only ever rises.")]
-Counter = Annotated[int, Field(description="The contract's own count of attempts or retries.")]
-LeaseToken = Annotated[UUID, Field(description="The lease's token, which every word of its holder shows.")]
-LeaseEnd = Annotated[datetime | None, Field(description="When the lease ends by the database's clock; null: no lease.")]
-DueAt = Annotated[
+JobId = Annotated[Id, described("The job's id.")]
+LetterId = Annotated[Id, described("The dead letter's id.", examples=["7"])]
+ContractName = Annotated[str, described("The contract that the job follows.", examples=["standard"])]
+State = Annotated[str, described("The job's state now, in its contract's words.", examples=["running"])]
+StateRole = Annotated[Role, described("What that state means in every contract.")]
+QueueName = Annotated[str, described("The queue that the job is claimed from.", examples=["mail"])]
+TypeName = Annotated[str, described("The job's type: which handler runs it.", examples=["send"])]
+TenantId = Annotated[str, described("The tenant that owns the job.", examples=["default"])]
+Claims = Annotated[int, described("How often the job was claimed; it never falls.")]
+Counter = Annotated[int, described("The contract's own count of attempts or retries.")]
+MaxAttempts = Annotated[int, described("The limit of attempts, as the contract counts them.", examples=[5])]
+LeaseToken = Annotated[UUID, described("The lease token; every call of the holder must carry it.")]
+LeaseEnd = Annotated[
     datetime | None,
-    Field(description="When it may be claimed, or was last to be; null: at once."),
+    described(
+        "When the lease ends, by the database's clock; null: no lease.", examples=["2026-11-15T12:03:38.123456Z"]
+    ),
 ]
-TraceId = Annotated[str, Field(description="The trace that the job belongs to: the one given, else made from its id.")]
-CorrelationId = Annotated[str, Field(description="What the job belongs to: the id given, else made from the job's.")]
+DueAt = Annotated[datetime | None, described("When the job may be claimed, or last might; null: at once.")]
+TraceId = Annotated[
+    str,
+    described(
+        "The job's trace id: the given one, or one made from its id.", examples=["4bf92f3577b34da6a3ce929d0e0e4736"]
+    ),
+]
+CorrelationId = Annotated[
+    str,
+    described("The job's correlation id: the given one, or one made from its id.", examples=["order:17"]),
+]
 
 
-class Body(BaseModel):
-    """A body: no more fields than these."""
+class RequestBody(BaseModel):
+    """A request body. It refuses unknown fields, so that a misspelt field is never ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _few(cls, given: Any) -> Any:
-        """Refuse a flood of unknown fields as one fault: a million of them, each described, would fill the memory."""
-        if type(given) is dict and len(given) > _MOST_FIELDS:
-            counts = {"given": len(given), "known": len(cls.model_fields)}
+    def _refuse_too_many_fields(cls, value: Any) -> Any:
+        """Refuse a flood of unknown fields with one error: an error per field would fill the memory."""
+        if type(value) is dict and len(value) > _MAX_FIELDS:
+            counts = {"given": len(value), "known": len(cls.model_fields)}
             raise PydanticCustomError("too_many_fields", "{given} fields are given, and there are {known}", counts)
-        return given
+        return value

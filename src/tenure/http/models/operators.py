@@ -1,4 +1,4 @@
-"""Bodies and answers of the routes for operators."""
+"""Requests and responses of the routes for operators."""
 
 from __future__ import annotations
 
@@ -7,185 +7,182 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, RootModel, StrictStr
 
-from tenure.http.models.fields import (
-    MADE_AT,
-    TAKEN_AT,
-    UNTIL,
-    Body,
-    Id,
-    JobId,
-    LeaseEnd,
-    RepeatKey,
-    Why,
-    either,
-    like,
-    shown,
-    text,
-)
-from tenure.http.models.fields import Queue as QueueOf
-from tenure.http.models.moves import MOVE, NOTE, TAKEN, Move, Note, Taken
-
-_CANCELLED = {**MOVE, "trigger": "cancel", "from_state": "queued", "state": "cancelled"}
-_CONTRACT: dict[str, Any] = {
-    "name": "standard", "version": "1", "title": "Tenure's own lifecycle",
-    "declaration": {"states": {"queued": ["ready"]}},
-}  # fmt: skip
-_PAUSED = {"at": MADE_AT, "by": "ann", "reason": "the mail server is down"}
-_QUEUE: dict[str, Any] = {
-    "name": "mail", "ready": 17, "delayed": 3, "waiting": 0, "held": 4, "oldest": MADE_AT, "at_least": [],
-    "paused": _PAUSED,
-}  # fmt: skip
-_WORKER: dict[str, Any] = {
-    "worker_id": "w1", "held": 4, "since": TAKEN_AT, "last_heartbeat_at": TAKEN_AT, "lease_expires_at": UNTIL,
-}  # fmt: skip
+from tenure.http.models import fields
+from tenure.http.models.fields import RequestBody, described, optional
+from tenure.http.models.outcomes import Move, Note, Taken
 
 
-class Cancel(Body):
-    """An operator's wish that a job end."""
+class Cancel(RequestBody):
+    """An operator cancels a job."""
 
-    model_config = like(mode="soft", reason="the customer has left")
-    mode: Literal["soft", "hard"] = Field(
-        default="soft", description="Whether a holder is asked to stop (soft, the default) or has its lease revoked."
+    mode: Literal["soft", "hard"] = described(
+        "soft (the default) asks the holder to stop, hard revokes its lease.", default="soft"
     )
-    reason: Why = None
-    idempotency_key: RepeatKey = None
+    reason: fields.ReasonForLog = None
+    idempotency_key: fields.IdempotencyKey = None
 
 
 class CancelAnswer(RootModel[Move | Note]):
-    """The job is cancelled; or, as a note, its holder is asked to stop."""
-
-    model_config = either(_CANCELLED, {**NOTE, "cancel_requested": True, "renewed": False})
+    """The job is cancelled. A note: its holder is asked to stop."""
 
 
-class Transition(Body):
-    """An operator's wish that a job be in this state."""
+class Transition(RequestBody):
+    """An operator moves a job to a state."""
 
-    model_config = like(to="cancelled", reason="a test")
-    to: Annotated[StrictStr, text("state")] = Field(description="The state, in the contract's own words.")
-    reason: Why = None
-    idempotency_key: RepeatKey = None
+    to: Annotated[StrictStr, fields.text("state")] = described(
+        "The state, in the contract's words.", examples=["cancelled"]
+    )
+    reason: fields.ReasonForLog = None
+    idempotency_key: fields.IdempotencyKey = None
 
 
 class TransitionAnswer(RootModel[Move | Taken]):
-    """The job is in that state; taken, where it is one in which somebody holds it."""
-
-    model_config = either(_CANCELLED, TAKEN)
+    """The job is in that state; if that state has a holder, the operator holds it."""
 
 
-class DeadLetter(Body):
-    """An operator's wish that a job be set aside."""
+class ResumeQueue(RequestBody):
+    """An operator resumes a queue."""
 
-    model_config = like(reason_code="policy")
-    reason_code: Annotated[StrictStr, text("reason_code")] = Field(
-        description="Why, as a code; some contracts know only certain ones."
+    queue: Annotated[fields.Queue, described("The queue's name.")]
+
+
+class PauseQueue(ResumeQueue):
+    """An operator pauses a queue."""
+
+    reason: fields.ReasonForLog = None
+
+
+class MoveToQueue(RequestBody):
+    """An operator moves a job without a holder to another queue."""
+
+    queue: Annotated[fields.Queue, described("The queue's name.")]
+    reason: fields.ReasonForLog = None
+    idempotency_key: fields.IdempotencyKey = None
+
+
+class QueueOfJob(BaseModel):
+    """The queue of a job."""
+
+    id: fields.JobId
+    queue: fields.QueueName
+    before: str = described("The queue before the call.", examples=["mial"])
+    changed: bool = described("Whether the call changed it.", examples=[True])
+
+
+class DeadLetter(RequestBody):
+    """An operator sets a job aside."""
+
+    reason_code: Annotated[StrictStr, fields.text("reason_code")] = described(
+        "Why, as a code; some contracts accept only certain codes.", examples=["policy"]
     )
-    stage: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = Field(
-        default=None, description="At which stage of the work; default nothing."
+    stage: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = optional(
+        "The stage of the work; default none."
     )
-    message: Annotated[StrictStr, Field(max_length=8_000)] = Field(
-        default="", description="Why, for people; default nothing."
-    )
-    idempotency_key: RepeatKey = None
+    message: Annotated[StrictStr, Field(max_length=8_000)] = described("Why, for people; default empty.", default="")
+    idempotency_key: fields.IdempotencyKey = None
 
 
-class Requeue(Body):
-    """An operator's wish that a finished job, or a dead letter's, run again."""
+class Requeue(RequestBody):
+    """An operator runs a finished job, or a dead letter's job, again."""
 
-    model_config = like(idempotency_key="again:42")
-    idempotency_key: RepeatKey = None
+    idempotency_key: fields.IdempotencyKey = None
 
 
 class JobRequeued(BaseModel):
-    """A finished job, and the new one that runs it again."""
+    """A finished job, and the new job that runs it again."""
 
-    model_config = shown(id="42", requeued_as="43")
-    id: JobId
-    requeued_as: Id = Field(description="The id of the new job.")
+    id: fields.JobId
+    requeued_as: fields.Id = described("The id of the new job.", examples=["43"])
 
 
 class Contract(BaseModel):
-    """A lifecycle, as it is declared."""
+    """A declared lifecycle."""
 
-    model_config = shown(**_CONTRACT)
-    name: str = Field(description="Its name.")
-    version: str = Field(description="Its version.")
-    title: str = Field(description="What it is, in a line.")
-    declaration: dict[str, Any] = Field(description="All of it, with this dispatcher's numbers.")
+    name: str = described("Its name.", examples=["standard"])
+    version: str = described("Its version.", examples=["1"])
+    title: str = described("A one-line description.", examples=["Tenure's own lifecycle"])
+    declaration: dict[str, Any] = described(
+        "The whole declaration, with this dispatcher's numbers.", examples=[{"states": {"queued": ["ready"]}}]
+    )
 
 
 class ContractList(BaseModel):
     """The registered contracts."""
 
-    model_config = shown(contracts=[_CONTRACT])
-    contracts: list[Contract] = Field(description="The contracts, each in its newest version.")
+    contracts: list[Contract] = described("The contracts, each in its newest version.")
 
 
 class PausedQueue(BaseModel):
-    """A queue that nobody claims from: since when, by whom, and why."""
+    """A queue's pause: since when, by whom, and why."""
 
-    model_config = shown(**_PAUSED)
-    at: datetime = Field(description="Since when.")
-    by: str = Field(description="Who paused it.")
-    reason: str | None = Field(description="Why; null where nobody said.")
+    at: datetime = described("When it was paused.")
+    by: str = described("Who paused it.", examples=["ann"])
+    reason: str | None = described("Why; null: no reason was given.")
+
+
+class UnservedType(BaseModel):
+    """A job type in a queue that no live worker claims; its jobs wait."""
+
+    contract: fields.ContractName
+    type: fields.TypeName
+    jobs: int = described("Its jobs among the first of the queue; there may be more.")
+    since: datetime | None = described("Since when the oldest of them is due.")
+    why: str = described("Why no worker claims it.", examples=["no live worker knows type send"])
+    workers: list[str] = described("Some live workers: of this queue, or of others if it has none.", examples=[["w1"]])
 
 
 class Queue(BaseModel):
-    """A queue as it is now, over all contracts."""
+    """A queue now, over all contracts."""
 
-    model_config = shown(**_QUEUE)
-    name: str = Field(description="Its name.")
-    ready: int = Field(description="Jobs that are due, and will be claimed next.")
-    delayed: int = Field(description="Jobs that are ready, but not due yet.")
-    waiting: int = Field(description="Jobs that upkeep is to make ready.")
-    held: int = Field(description="Jobs that somebody holds.")
-    oldest: datetime | None = Field(description="Since when the oldest ready job is due; null: there is none.")
-    at_least: list[str] = Field(description="Those of the counts that are lower bounds: there may be more.")
-    paused: PausedQueue | None = Field(description="Since when nobody claims from it; null: it is open.")
+    name: str = described("Its name.", examples=["mail"])
+    ready: int = described("Jobs that are due and will be claimed next.")
+    delayed: int = described("Jobs that are ready but not due yet.")
+    waiting: int = described("Jobs that upkeep will make ready.")
+    held: int = described("Jobs with a holder.")
+    quarantined: int = described("Jobs that claims skip, because they cannot be logged.")
+    oldest: datetime | None = described("Since when the oldest ready job is due; null: there is none.")
+    at_least: list[str] = described("Which of the counts are lower bounds.", examples=[["ready"]])
+    paused: PausedQueue | None = described("Its pause; null: it is not paused.")
+    unserved_types: list[UnservedType] = described("Types of its due jobs that no live worker claims.")
 
 
 class QueueList(BaseModel):
     """Queues that have live jobs or are paused."""
 
-    model_config = shown(queues=[_QUEUE])
-    queues: list[Queue] = Field(description="The queues, by name.")
-
-
-class ResumeQueue(Body):
-    """An operator's wish that a queue be claimed from again."""
-
-    model_config = like(queue="mail")
-    queue: Annotated[QueueOf, Field(description="The queue's name.")]
-
-
-class PauseQueue(ResumeQueue):
-    """An operator's wish that nobody claim from a queue."""
-
-    model_config = like(queue="mail", reason="the mail server is down")
-    reason: Why = None
+    queues: list[Queue] = described("The queues, by name.")
 
 
 class QueueChanged(BaseModel):
     """A queue that was paused or resumed."""
 
-    model_config = shown(queue="mail", changed=True, paused=_PAUSED)
-    queue: str = Field(description="The queue's name.")
-    changed: bool = Field(description="Whether this call changed it.")
-    paused: PausedQueue | None = Field(description="Since when nobody claims from it; null: it is open.")
+    queue: str = described("The queue's name.", examples=["mail"])
+    changed: bool = described("Whether this call changed it.", examples=[True])
+    paused: PausedQueue | None = described("Its pause; null: it is not paused.")
 
 
-class WorkerAtWork(BaseModel):
-    """Who holds jobs now."""
+class Worker(BaseModel):
+    """A live worker, or another holder of jobs; of the latter only what it holds is known."""
 
-    model_config = shown(**_WORKER)
-    worker_id: str = Field(description="What the worker calls itself.")
-    held: int = Field(description="How many jobs it holds.")
-    since: datetime | None = Field(description="Since when it holds the oldest of them.")
-    last_heartbeat_at: datetime | None = Field(description="When it was last heard of; null: not since its claims.")
-    lease_expires_at: LeaseEnd
+    worker_id: str = described("The worker's name.", examples=["w1"])
+    held: int = described("How many jobs it holds.")
+    since: datetime | None = described("Since when it holds the oldest of them; null: it holds none.")
+    last_heartbeat_at: datetime | None = described("Its last heartbeat for a job that it holds.")
+    lease_expires_at: fields.LeaseEnd
+    host: str | None = described("The machine that it runs on.", examples=["box-7"])
+    pid: int | None = described("Its process id.", examples=[4711])
+    version: str | None = described("The version of its software.", examples=["0.1.0"])
+    application: str | None = described("The application that it runs.", examples=["shop"])
+    queues: list[str] | None = described("The queues that it claims from.", examples=[["mail"]])
+    contracts: list[str] | None = described("The contracts whose jobs it claims.", examples=[["standard"]])
+    types: list[str] | None = described("The types that it claims; null: any, or unknown.")
+    slots: int | None = described("How many jobs it runs at the same time.", examples=[50])
+    busy: int | None = described("How many jobs it ran when last seen; 0 if it did not report it.")
+    started_at: datetime | None = described("When it was first seen.")
+    last_seen_at: datetime | None = described("When it was last seen; null: it only holds jobs.")
+    through: str | None = described("The dispatcher that it works through; null: none.")
 
 
 class WorkerList(BaseModel):
-    """Those who hold jobs now."""
+    """The live workers, and all other holders of jobs."""
 
-    model_config = shown(workers=[_WORKER])
-    workers: list[WorkerAtWork] = Field(description="The workers, by name.")
+    workers: list[Worker] = described("The workers, by name.")

@@ -1,7 +1,7 @@
--- The next jobs by id, live or finished, with what their logs must agree with, and what is doubtful about each row alone.
+-- Read the next jobs by id, live or finished: what their logs must agree with, and the doubts about each row alone.
 --
--- A page ends after so many jobs, or where their logs have so many rows: one with long logs takes no more memory. A job
--- that is live and finished at once is there twice, on one page.
+-- A page lies within one id range, between :after and :before. It ends after :limit jobs, or where their logs have :rows
+-- rows: long logs take no more memory. A job that is live and finished at once is there twice, on one page.
 select id, contract, version, state, role, claims, raises, counter, max_attempts, seq, updated_at, live, doubts
 from (
     select page.*, sum(seq) over (order by id) - sum(seq) over (partition by id) as before
@@ -15,6 +15,7 @@ from (
                              when lease_owner is distinct from (
                                  select actor from tenure.event
                                  where event.job_id = job.id and event.trigger in ('claim', 'reclaim')
+                                   and event.job_id > :after::bigint and event.job_id < :before::bigint
                                  order by event.seq desc limit 1) then 'holder'
                         end
                          when num_nonnulls(lease_token, lease_owner, lease_expires_at) > 0 then 'leased'
@@ -27,10 +28,12 @@ from (
                     case when origin_letter is not null and not exists (
                         select from tenure.dead_letter as letter
                         where letter.id = job.origin_letter and letter.requeued_as = job.id) then 'origin' end,
-                    case when not exists (select from tenure.range where job.id >= low and job.id < high) then 'range' end
+                    case when not exists (select from tenure.range where job.id >= low and job.id < high) then 'range' end,
+                    case when quarantined_at is not null then 'quarantined' end
                 ) as doubts
          from tenure.job
-         where job.id > :after::bigint and (:since::timestamptz is null or job.updated_at >= :since::timestamptz)
+         where job.id > :after::bigint and job.id < :before::bigint
+           and (:since::timestamptz is null or job.updated_at >= :since::timestamptz)
          order by job.id limit :limit::bigint)
         union all
         (select id, contract, version, state, role, claims, raises, counter, max_attempts, seq, updated_at, false,
@@ -44,7 +47,7 @@ from (
                         select from tenure.dead_letter as letter
                         where letter.id = job_done.origin_letter and letter.requeued_as = job_done.id) then 'origin' end)
          from tenure.job_done
-         where job_done.id > :after::bigint
+         where job_done.id > :after::bigint and job_done.id < :before::bigint
            and (:since::timestamptz is null or job_done.updated_at >= :since::timestamptz)
          order by job_done.id limit :limit::bigint)
         order by id

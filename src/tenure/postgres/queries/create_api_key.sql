@@ -1,4 +1,4 @@
--- Let whoever shows the text behind this hash do this much, from now on, for as long as this.
+-- Create an API key: name, hash, hint, scopes, tenant, person, expiry.
 insert into tenure.api_key (name, hash, hint, scopes, tenant_id, person, created_at, created_by, expires_at)
 select :name::text, :hash::bytea, :hint::text, :scopes::text[], :tenant_id::text, :person::text, t, :created_by::text,
        t + :lifetime_ms::bigint * interval '1 millisecond'

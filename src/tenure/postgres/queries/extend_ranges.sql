@@ -1,2 +1,2 @@
--- Are there id ranges ahead of the last id given? Make what is missing.
+-- Make the id ranges that are missing ahead of the last id given; return how many.
 select tenure.extend_ranges(:ahead::integer)

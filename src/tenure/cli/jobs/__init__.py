@@ -1,0 +1,1 @@
+"""`tenure jobs`: list jobs, show them, explain their state, cancel, move or rerun them."""

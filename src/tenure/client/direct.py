@@ -1,0 +1,176 @@
+"""The client beside the database: calls of the application and its workers, gathered into batches for the store.
+
+There is one client for each event loop, because connections belong to the loop that opened them. Concurrent calls go in
+one statement. Failures go through `AsyncTaskQueue.fail_task`, which alone decides whether and when a job runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tenure.client.batching import Batcher
+from tenure.client.retry import retry
+from tenure.contracts.declaration import Contract
+from tenure.errors import ConnectionLost, JobNotFound, Refused
+from tenure.jobs.claim_cursor import ClaimCursor
+from tenure.jobs.event import LogEntry
+from tenure.jobs.holder_call import HOLDER_VERBS, HolderCall
+from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.job_type import JobType
+from tenure.jobs.live_worker import LiveWorker
+from tenure.jobs.outcome import Effect, Enqueued, Moved, Noted
+from tenure.jobs.unserved import ServedTypes
+from tenure.queue import FailureReporter
+
+if TYPE_CHECKING:
+    from tenure.postgres.store import Store
+
+
+class DirectClient:
+    """The calls of one event loop, on its own store; it listens for wake-ups at `direct_url`."""
+
+    #: While the database is away, no process can take a lease over.
+    leases_run_on = False
+
+    def __init__(self, store: Store, direct_url: str = "") -> None:
+        self.store = store
+        self._direct_url = direct_url
+        self._plain: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many)
+        # Apart from those without a key: an enqueue waits for another one with the same key.
+        self._keyed: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many, at_once=4)
+        self._calls: dict[str, Batcher[HolderCall, Any]] = {
+            name: Batcher(partial(store.report, name)) for name, verb in HOLDER_VERBS.items() if verb.is_batched
+        }
+        self._fail_task = FailureReporter(store)
+        self._cursors: dict[tuple[str, tuple[str, ...]], ClaimCursor] = {}
+
+    async def close(self) -> None:
+        """Wait until every call is answered, then close the connections."""
+        calls = (batcher.flush for batcher in self._calls.values())
+        for flush in (self._plain.flush, self._keyed.flush, *calls, self._fail_task.flush):
+            await flush()
+        await self.store.close()
+
+    def abandon(self) -> None:
+        """Close the connections after their event loop was closed."""
+        self.store.abandon()
+
+    def enqueue(self, job: NewJob) -> Awaitable[Enqueued]:
+        """Make a job, in one batch with concurrent enqueues."""
+        return (self._plain if job.key is None else self._keyed).ask(job)
+
+    async def prepare(self, jobs: Sequence[NewJob]) -> Callable[[], Awaitable[Sequence[Enqueued | Exception]]]:
+        """Check jobs and encode them; call the result to make them: an `Enqueued` or an error for each."""
+        prepared = await self.store.prepare(jobs)
+        return lambda: self.store.insert_prepared(prepared)
+
+    async def job(self, job_id: int) -> Job:
+        """A job as it is now, live or finished."""
+        found = await retry(lambda: self.store.jobs([job_id]), (ConnectionLost,), attempts=2)  # a read may be repeated
+        if not found:
+            raise JobNotFound(job_id)
+        return found[0]
+
+    async def cancel(self, job_id: int, *, mode: str, reason: str | None, actor: str) -> Moved | Noted:
+        """Cancel a job: hard at once; soft at once too unless it has started, then its holder is asked to stop."""
+        return await self.store.cancel(job_id, mode=mode, reason=reason, actor=actor)
+
+    async def may_work(self) -> None:
+        """A process with a connection to the database may work."""
+
+    async def declare(self, types: Sequence[JobType], *, application: str | None = None, by: str | None = None) -> bool:
+        """Store the options of job types; True: a process with a connection to the database may."""
+        await self.store.types.declare(types, application=application, by=by)
+        return True
+
+    async def see(self, worker: LiveWorker, *, is_new: bool) -> None:
+        """Renew the row of a live worker; write it anew if `is_new` or if it is gone."""
+        if is_new or await self.store.workers.see([worker]):
+            await self.store.workers.enter([worker])
+
+    async def leave(self, worker: LiveWorker) -> None:
+        """Delete the row of a worker that stops."""
+        await self.store.workers.leave(worker)
+
+    async def takers(self) -> Sequence[ServedTypes] | None:
+        """The queues and types that live workers serve."""
+        return await self.store.workers.takers()
+
+    async def withdraw(self, worker: LiveWorker) -> None:
+        """End the stored options of the worker's application that no live worker declares."""
+        if worker.application is not None:
+            await self.store.types.withdraw(worker.application, worker.declares)
+
+    async def listen(self, on_wakeup: Callable[[str, str], None]) -> None:
+        """Listen for wake-ups until cancelled."""
+        from tenure.postgres.listener import Listener
+
+        await Listener(self._direct_url, on_wakeup).run()
+
+    async def contracts(self) -> Mapping[str, Contract]:
+        """Every registered contract in its newest version, with this process's numbers."""
+        registered = await self.store.audit.contracts()
+        return {name: contract for (name, _), contract in registered.items()}
+
+    async def due(self, contracts: Sequence[str], worker: LiveWorker) -> list[str]:
+        """Those of these contracts that have a due job of the worker's queues and types."""
+        found = await self.store.due(contracts, worker.queues, types=worker.types)
+        for contract in found:
+            if (cursor := self._cursors.get((contract, worker.queues))) is not None:
+                cursor.restart()
+        return found
+
+    async def claim(
+        self, contract: str, worker: LiveWorker, *, limit: int, claim_key: UUID, is_repeat: bool = False
+    ) -> list[Job]:
+        """Claim due jobs of the worker's queues and types; the same claim key again gets the same jobs."""
+        from tenure.postgres.claim import Claimer
+
+        cursor = self._cursors.setdefault((contract, worker.queues), ClaimCursor())
+        declared = [one for one in worker.declares if one.contract == contract]
+        # A new key has won nothing before: then a claim that finds no job writes nothing.
+        claimer = Claimer(worker.name, limit, claim_key, repeats=is_repeat)
+        (won,) = await self.store.claim_for_many(
+            contract, worker.queues, [claimer], types=worker.types, cursor=cursor, declared=declared
+        )
+        if isinstance(won, Refused):
+            raise won
+        return won
+
+    def call(self, verb: str, call: HolderCall) -> Awaitable[Any]:
+        """Report a holder's verb for one job, in a batch with concurrent calls; failures by `fail_task`."""
+        if verb == "fail":
+            return self._fail_task.report(call)
+        return self._calls[verb].ask(call) if verb in self._calls else self._report_alone(verb, call)
+
+    async def _report_alone(self, verb: str, call: HolderCall) -> Any:
+        (answer,) = await self.store.report(verb, [call])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def report(self, verb: str, calls: Sequence[HolderCall]) -> list[Any]:
+        """Report a holder's verb for many jobs; an answer or an error for each, in order."""
+        if verb == "fail":
+            return await asyncio.gather(*map(self._fail_task.report, calls), return_exceptions=True)
+        return await self.store.report(verb, calls)
+
+    async def effects(self, job_id: int) -> dict[str, Any]:
+        """The nodes of a job that have had their effect, with the result of each."""
+        return await self.store.effects(job_id)
+
+    async def effect(self, held: Held, node: str, result: Any, *, compensable: bool) -> Effect:
+        """Record the effect of a node."""
+        return await self.store.effect(held, node, result, compensable=compensable)
+
+    async def undone(self, held: Held, node: str) -> None:
+        """Record that the effect of a node is undone."""
+        await self.store.undone(held, node)
+
+    async def log(self, job_id: int) -> list[LogEntry]:
+        """The log of a job."""
+        return await self.store.events(job_id)

@@ -1,0 +1,66 @@
+"""What a worker needs of a client: claims, reports of its held jobs, and its row among the live workers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+from tenure.contracts.declaration import Contract
+from tenure.jobs.event import LogEntry
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Held, Job
+from tenure.jobs.live_worker import LiveWorker
+from tenure.jobs.outcome import Effect
+
+
+class JobSource(Protocol):
+    """The calls of a worker. A refused call raises; a batch has an answer or an error for each job."""
+
+    #: Other processes can take a job over while this source is away: a lease that was not renewed in time is lost.
+    leases_run_on: bool
+
+    async def contracts(self) -> Mapping[str, Contract]:
+        """Every registered contract by name."""
+
+    async def due(self, contracts: Sequence[str], worker: LiveWorker) -> list[str]:
+        """Those of these contracts that have a due job of the worker's queues and types."""
+
+    async def claim(
+        self, contract: str, worker: LiveWorker, *, limit: int, claim_key: UUID, is_repeat: bool = False
+    ) -> list[Job]:
+        """Claim due jobs of the worker's queues and types; the same claim key again gets the same jobs.
+
+        The options that the worker's code declares hold for them, not the stored ones. `is_repeat`: the answer to an
+        earlier claim with this key was lost.
+        """
+
+    def call(self, verb: str, call: HolderCall) -> Awaitable[Any]:
+        """Report a holder's verb for one job, in a batch with concurrent calls; Moved, Noted or None, or a refusal."""
+
+    async def report(self, verb: str, calls: Sequence[HolderCall]) -> Sequence[Any]:
+        """Report a holder's verb for many jobs; an answer or an error for each, in order."""
+
+    async def effects(self, job_id: int) -> dict[str, Any]:
+        """The nodes that have had their effect, with the result of each."""
+
+    async def effect(self, held: Held, node: str, result: Any, *, compensable: bool) -> Effect:
+        """Record the effect of a node."""
+
+    async def undone(self, held: Held, node: str) -> None:
+        """Record that the effect of a node is undone."""
+
+    async def log(self, job_id: int) -> list[LogEntry]:
+        """The log of a job."""
+
+    async def see(self, worker: LiveWorker, *, is_new: bool) -> None:
+        """Renew the row of a live worker; write it anew if `is_new`."""
+
+    async def leave(self, worker: LiveWorker) -> None:
+        """Delete the row of a worker that stops."""
+
+    async def withdraw(self, worker: LiveWorker) -> None:
+        """End the stored options of the worker's application that no live worker declares."""
+
+    async def close(self) -> None:
+        """Wait until every call is answered, then close the connections."""

@@ -1,0 +1,1 @@
+"""The dispatcher's routes, one module for each group."""

@@ -1,0 +1,95 @@
+"""Routes of dead letters: list them, run one again, or discard it, with two people where the contract wants that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenure.errors import BadInput, Refused
+from tenure.http import response
+from tenure.http.application import ApiRequest, parse_cursor
+from tenure.http.error_response import Forbidden, ForeignTenant
+from tenure.http.models import dead_letters as models
+from tenure.http.models.operators import Requeue
+from tenure.jobs.validation import MAX_ID
+from tenure.postgres.dead_letters import DeadLetter
+
+#: A page ends when its payloads have this many characters. The first read, and the largest one, in letters.
+_MAX_CHARACTERS, _FIRST_READ, _LARGEST_READ = 4_000_000, 10, 40
+
+
+async def list_letters(request: ApiRequest, query: models.LetterFilter) -> dict[str, Any]:
+    """Dead letters, newest first, a page at a time."""
+    filters = {"contract": query.contract, "status": query.status}
+    filters["tenant_id"] = request.caller.resolve_tenant(query.tenant_id)
+    limit, after = query.limit, parse_cursor(query.cursor)
+    letters: list[DeadLetter] = []
+    characters, step = 0, _FIRST_READ  # each letter has its job's payload: read few at first, to see their size
+    while len(letters) <= limit and characters < _MAX_CHARACTERS:
+        wanted = min(step, limit + 1 - len(letters))
+        found = await request.calls.store.letters.list(**filters, limit=wanted, after=after)
+        letters += found
+        if len(found) < wanted:
+            return {"items": [response.dead_letter(letter) for letter in letters], "next": None}
+        characters += sum(len(letter.payload_json or "") + len(letter.last_error_json) for letter in found)
+        after, step = found[-1].id, min(4 * step, _LARGEST_READ)
+    page = letters[:limit]
+    return {"items": [response.dead_letter(letter) for letter in page], "next": str(page[-1].id)}
+
+
+async def show_letter(request: ApiRequest) -> dict[str, Any]:
+    """A dead letter: the job that was set aside, why, and what was decided about it."""
+    return response.dead_letter(await _find(request))
+
+
+async def requeue_letter(request: ApiRequest, body: Requeue) -> dict[str, Any]:
+    """Run a dead letter's job again, once, as a new job that points back to it."""
+    key = request.idempotency_key(body.idempotency_key)
+    letter = await _find(request)
+    job_id = await request.calls.store.letters.requeue(letter.id, actor=request.caller.actor, key=key)
+    return {"dlq_id": str(letter.id), "job_id": str(job_id), "status": "queued"}
+
+
+async def discard_letter(request: ApiRequest, body: models.Discard) -> dict[str, Any]:
+    """Ask to discard a dead letter. It is discarded at once if its contract needs no second person."""
+    key, letter = request.idempotency_key(body.idempotency_key), await _find(request)
+    discarded = await request.calls.store.letters.request_discard(
+        letter.id, person=_person(request, body.person), reason=body.reason, key=key
+    )
+    return response.dead_letter(discarded)
+
+
+async def approve_letter(request: ApiRequest, body: models.Approve) -> dict[str, Any]:
+    """Approve the discard of a dead letter, by another person than the one who asked."""
+    key, letter = request.idempotency_key(body.idempotency_key), await _find(request)
+    approved = await request.calls.store.letters.approve_discard(
+        letter.id, person=_person(request, body.person), key=key
+    )
+    return response.dead_letter(approved)
+
+
+async def _find(request: ApiRequest) -> DeadLetter:
+    """The dead letter with this id; refuses one of another tenant."""
+    number, who = int(request.path_text), request.caller
+    if not 0 < number <= MAX_ID:
+        raise Refused(None, f"there is no dead letter with id {number}", code="DLQ_ITEM_NOT_FOUND")
+    letter = await request.calls.store.letters.show(number)
+    if who.tenant not in (None, letter.tenant_id):
+        raise ForeignTenant(f"dead letter {number} is another tenant's. Next: use a key of that tenant")
+    return letter
+
+
+def _person(request: ApiRequest, named: str | None) -> str:
+    """The person who decides: the key's person. Only while no key exists may the caller name one."""
+    who = request.caller
+    if who.person is None and not who.may_name_person:
+        raise Forbidden(
+            f"a person must decide this, and {who.name} names none. "
+            "Next: tenure keys create NAME --scope approve --person NAME"
+        )
+    if who.person is None:
+        if named is None:
+            raise BadInput("person is missing: who decides. Next: give it, or use a key that names a person")
+        return named
+    if named not in (None, who.person):
+        raise Forbidden(f"this key is {who.person}'s, and cannot decide for {named!r}. Next: leave person out")
+    return who.person

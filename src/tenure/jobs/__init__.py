@@ -1,0 +1,1 @@
+"""Values of jobs and their checks: no I/O, no clock."""

@@ -1,0 +1,219 @@
+"""Python values as JSON: what an argument or a result becomes when it is stored.
+
+Each kind of value has one form: a datetime is its ISO text, a Decimal its digits, a dataclass the object of its fields.
+A value that has none is refused with its place (`order.lines[2].price`) and what to pass instead. Nothing is guessed:
+keys that are not texts and bytes have a form only where a type hint turns them back (`loose`), else they would come
+back as something else. `type_hints.py` is the way back.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from math import isfinite
+from pathlib import PurePath
+from typing import Any, Final, Self
+from uuid import UUID
+
+_PLAIN: Final = "pass its id or its plain values, and let the task find it"
+_WHOLE: Final = 2**63
+
+Storer = Callable[[Any, bool], Any]
+
+
+class Unfit(Exception):
+    """A value without a form, or a form that does not fit its hint: what is wrong, and where in the argument."""
+
+    def __init__(self, what: str, instead: str = "", *, loosely: bool = False) -> None:
+        super().__init__(what)
+        self.what = what
+        #: What to do instead.
+        self.instead = instead
+        #: Whether the value has a form where a hint turns it back.
+        self.loosely = loosely
+        self._places: list[str] = []
+
+    def at(self, place: str) -> Self:
+        """The same, one level further out."""
+        self._places.append(place)
+        return self
+
+    @property
+    def place(self) -> str:
+        """Where, seen from the argument: `.lines[2].price`."""
+        return "".join(reversed(self._places))
+
+
+def stored(value: Any, loose: bool = False) -> Any:
+    """The value as JSON has it; raises Unfit where it has no form."""
+    kind = value.__class__
+    if kind is str:
+        return text(value)
+    if value is None or kind is bool:
+        return value
+    return _storer(kind)(value, loose)
+
+
+def text(value: str) -> str:
+    """A text that PostgreSQL can store."""
+    if "\x00" in value:
+        raise Unfit("it contains a NUL character, which PostgreSQL cannot store", "remove it")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Unfit("it contains a lone surrogate, which is not text", "remove it") from None
+    return value
+
+
+def key_place(key: Any) -> str:
+    """How the place of an object's value is written: `.price`, or `['the price']` where that would be unclear."""
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{str(key)[:60]!r}]"
+
+
+def is_model(kind: type) -> bool:
+    """Whether this is a pydantic model; pydantic itself is not needed to see it."""
+    return all(callable(getattr(kind, name, None)) for name in ("model_dump", "model_validate_json"))
+
+
+def is_named_tuple(kind: type) -> bool:
+    """Whether this is a tuple whose places have names."""
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def named(kind: type) -> str:
+    """A kind of value with its article: a socket, an Order."""
+    return f"{'an' if kind.__name__[:1].lower() in 'aeio' else 'a'} {kind.__name__}"
+
+
+@lru_cache(1_000)  # classes may come and go; those in use stay
+def _storer(kind: type) -> Storer:
+    """How values of this class are stored."""
+    for known, storer in _STORERS:
+        if issubclass(kind, known):
+            return storer
+    if is_model(kind):
+        return _model
+    if is_dataclass(kind):
+        names = [field.name for field in fields(kind)]
+        return lambda value, loose: _object(((name, getattr(value, name)) for name in names), loose)
+    return _refuse
+
+
+def _whole(value: int, loose: bool) -> int:
+    if not -_WHOLE <= value < _WHOLE:
+        try:
+            str(int(value))
+        except ValueError:
+            raise Unfit("it has more digits than JSON readers take", "pass it as a text") from None
+    return int.__int__(value)
+
+
+def _number(value: float, loose: bool) -> float:
+    if not isfinite(value):
+        raise Unfit(f"{value} is not a number that JSON has", "pass None, or a finite number")
+    return float.__float__(value)
+
+
+def _time(value: time, loose: bool) -> str:
+    if value.tzinfo is not None and value.utcoffset() is None:
+        raise Unfit("the zone of a time without a date says no offset", "pass a datetime")
+    return value.isoformat()
+
+
+def _span(value: timedelta, loose: bool) -> float:
+    seconds = value.total_seconds()
+    try:
+        exact = timedelta(seconds=seconds) == value
+    except OverflowError:
+        exact = False
+    if not exact:
+        raise Unfit("so long a time cannot be kept to the microsecond", "round it to whole seconds")
+    return seconds
+
+
+def _bytes(value: bytes, loose: bool) -> str:
+    if not loose:
+        raise Unfit(
+            "bytes are not JSON", "annotate them as bytes, or store them elsewhere and pass where", loosely=True
+        )
+    return b64encode(value).decode()
+
+
+def _list(value: Iterable[Any], loose: bool) -> list[Any]:
+    kept: list[Any] = []
+    try:
+        for part in value:
+            kept.append(stored(part, loose))
+    except Unfit as unfit:
+        raise unfit.at(f"[{len(kept)}]") from None
+    return kept
+
+
+def _set(value: Iterable[Any], loose: bool) -> list[Any]:
+    # In an order of its own, so that equal sets are equal payloads: a repeated enqueue must not look like another.
+    return sorted(_list(value, loose), key=repr)
+
+
+def _object(items: Iterable[tuple[Any, Any]], loose: bool) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    key: Any = None
+    try:
+        for key, part in items:
+            name = text(key) if key.__class__ is str else _key(key, loose)
+            if name in kept:
+                raise Unfit("two keys have the same form", "keep one of them")
+            kept[name] = stored(part, loose)
+    except Unfit as unfit:
+        raise unfit.at(key_place(key)) from None
+    return kept
+
+
+def _key(key: Any, loose: bool) -> str:
+    """A key that is no text: its form as text, where a hint turns it back."""
+    if isinstance(key, str) and not isinstance(key, Enum):
+        return text(str.__str__(key))
+    if not loose or not isinstance(key, (int, UUID, Enum, date)) or isinstance(key, bool):
+        raise Unfit(
+            f"{named(key.__class__)} as a key is not JSON",
+            "use texts as keys, or annotate the keys (dict[int, str])",
+            loosely=isinstance(key, (int, UUID, Enum, date)),
+        )
+    return str(stored(key))
+
+
+def _model(value: Any, loose: bool) -> Any:
+    try:
+        dumped = value.model_dump(mode="json", round_trip=True)
+    except RecursionError:
+        raise
+    except Exception as error:  # whatever its serializers raise
+        raise Unfit(f"{named(value.__class__)} cannot be dumped: {error}", "give the model JSON values") from error
+    return stored(dumped, loose)
+
+
+def _refuse(value: Any, loose: bool) -> Any:
+    instead = "pass str(path), if the worker sees the same files" if isinstance(value, PurePath) else _PLAIN
+    raise Unfit(f"{named(value.__class__)} is not JSON", instead)
+
+
+# The first that fits: an Enum may be an int, and a datetime is a date. Subclasses are stored as what they are.
+_STORERS: Final[tuple[tuple[type | tuple[type, ...], Storer], ...]] = (
+    (Enum, lambda value, loose: stored(value.value, loose)),
+    (str, lambda value, loose: text(str.__str__(value))),
+    (int, _whole),
+    (float, _number),
+    (dict, lambda value, loose: _object(value.items(), loose)),
+    ((list, tuple), _list),
+    ((set, frozenset), _set),
+    ((datetime, date), lambda value, loose: value.isoformat()),
+    (time, _time),
+    (timedelta, _span),
+    ((Decimal, UUID), lambda value, loose: str(value)),
+    (bytes, _bytes),
+)

@@ -1,0 +1,197 @@
+"""Dead letters: read them, requeue one as a new job, or discard it, with two people if the contract requires it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tenure.errors import BadInput, Refused
+from tenure.jobs import validation
+from tenure.jobs.why import DeadLetterSummary
+from tenure.postgres.engine import Engine, EngineUser, only_answer
+from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
+from tenure.postgres.statement import Plan, statement
+
+STATUSES = ("open", "requeued", "discarded")
+
+
+class DeadLetter(NamedTuple):
+    """A job that was set aside, and what was decided about it."""
+
+    id: int
+    job_id: int
+    contract: str
+    tenant_id: str
+    type: str
+    reason_code: str
+    stage: str | None
+    last_error_json: str
+    counter: int
+    claims: int
+    last_owner: str | None
+    last_lease_expires_at: datetime | None
+    correlation_id: str
+    trace_id: str
+    payload_json: str | None
+    status: str
+    failed_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    requeued_as: int | None
+    requeued_by: str | None
+    discard_reason: str | None
+    discard_asked_by: str | None
+    discard_asked_at: datetime | None
+    discard_approved_by: str | None
+    discard_approved_at: datetime | None
+
+    @property
+    def payload(self) -> Any:
+        """The job's arguments; None if they are no longer stored."""
+        return None if self.payload_json is None else json.loads(self.payload_json)
+
+    @property
+    def last_error(self) -> Any:
+        """The failure that ended the job."""
+        return json.loads(self.last_error_json)
+
+    def summary(self) -> DeadLetterSummary:
+        """Return the fields that explain the job's state."""
+        return DeadLetterSummary(
+            self.id, self.status, self.reason_code, self.requeued_as, self.discard_asked_by, self.discard_approved_by,
+            self.discard_reason,
+        )  # fmt: skip
+
+
+class DeadLetters(EngineUser):
+    """Operations on dead letters; `store.letters`."""
+
+    async def show(self, letter_id: int) -> DeadLetter:
+        """Return a dead letter; refuses an unknown id."""
+        validation.check_integer("dead letter", letter_id, 1, validation.MAX_ID)
+        if (letter := await self._engine.run(lambda: read_dead_letter(id=letter_id))) is None:
+            raise Refused(None, f"there is no dead letter with id {letter_id}", code="DLQ_ITEM_NOT_FOUND")
+        return letter
+
+    async def of_job(self, job_id: int) -> DeadLetter:
+        """Return the dead letter of a job; refuses a job without one."""
+        validation.check_integer("id", job_id, 1, validation.MAX_ID)
+        if (letter := await self.find(job_id)) is None:
+            raise Refused(job_id, f"there is no dead letter with job_id {job_id}", code="DLQ_ITEM_NOT_FOUND")
+        return letter
+
+    async def find(self, job_id: int) -> DeadLetter | None:
+        """Return the dead letter of a job, or None."""
+        return await self._engine.run(lambda: read_dead_letter(job_id=job_id))
+
+    async def list(
+        self,
+        *,
+        contract: str | None = None,
+        tenant_id: str | None = None,
+        status: str | None = None,
+        limit: int = 50,
+        after: int | None = None,
+    ) -> Sequence[DeadLetter]:
+        """Return dead letters, newest first; `after` is the id of the last one of the page before."""
+        if contract is not None:
+            await self._engine.bound_contract(contract)  # refuses an unknown contract
+        if tenant_id is not None:
+            validation.check_name("tenant_id", tenant_id)
+        if status not in (None, *STATUSES):
+            raise BadInput(f"a dead letter is {', '.join(STATUSES)}, not {status!r}")
+        rows = await self._engine.ask(
+            "list_dead_letters", contract=contract, tenant=tenant_id, status=status,
+            limit=validation.check_integer("limit", limit, 1, validation.MAX_BATCH),
+            after=None if after is None else validation.check_integer("after", after, 1, validation.MAX_ID),
+        )  # fmt: skip
+        return [DeadLetter._make(row) for row in rows]
+
+    async def requeue(self, letter_id: int, *, actor: str, key: str | None = None) -> int:
+        """Enqueue a new job from a dead letter, linked to it; returns its id. A letter is requeued once."""
+        letter = await self.show(letter_id)
+        validation.check_name("actor", actor)
+        call = idempotent_call(letter.tenant_id, key, "requeue", letter.job_id, actor)
+
+        def requeue(values: dict[str, Any]) -> Plan[int | Refused]:
+            ((status, made),) = yield statement("requeue_dead_letter", {**values, "id": letter_id})
+            if made is None:
+                why = f"dead letter {letter_id} is {status} already"
+                return Refused(letter.job_id, why, code="DLQ_REQUEUE_CONFLICT")
+            return int(made)
+
+        return only_answer([await enqueue_again(self._engine, letter.contract, actor, call, requeue)])
+
+    async def request_discard(self, letter_id: int, *, person: str, reason: str, key: str | None = None) -> DeadLetter:
+        """Request a discard, with a reason; it is done at once if the contract needs no second person."""
+        validation.check_name("reason", reason)
+        return await self._discard("request_discard", letter_id, person, key, reason)
+
+    async def approve_discard(self, letter_id: int, *, person: str, key: str | None = None) -> DeadLetter:
+        """Approve a discard; refuses the person who requested it."""
+        return await self._discard("approve_discard", letter_id, person, key, None)
+
+    async def _discard(self, verb: str, letter_id: int, person: str, key: str | None, reason: str | None) -> DeadLetter:
+        letter = await self.show(letter_id)
+        reviewers = (await self._engine.bound_contract(letter.contract)).contract.dead_letters.reviewers
+        values = {
+            "id": letter_id, "person": validation.check_name("person", person),
+            "person_key": validation.normalize_person(person), "asks": verb == "request_discard", "reason": reason,
+            "reviewers": reviewers,
+        }  # fmt: skip
+        call = idempotent_call(letter.tenant_id, key, verb, letter.job_id, person, reason)
+
+        def discard() -> Plan[list[str | Refused]]:
+            ((refusal, status, asked_by, _),) = yield statement("discard_dead_letter", values)
+            return [status if refusal is None else _refusal(letter, refusal, status, asked_by)]
+
+        only_answer(await self._engine.run(lambda: run_once(call, discard)))
+        return await self.show(letter_id)
+
+
+def read_dead_letter(**which: int) -> Plan[DeadLetter | None]:
+    """Read a dead letter by its `id` or `job_id`; None if there is none."""
+    rows = yield statement("read_dead_letter", which)
+    return DeadLetter._make(rows[0]) if rows else None
+
+
+async def enqueue_again(
+    engine: Engine,
+    contract_name: str,
+    actor: str,
+    call: IdempotentCall | None,
+    insert: Callable[[dict[str, Any]], Plan[int | Refused]],
+) -> int | Refused:
+    """Run the plan `insert`, which makes a new job from an ended one; returns its id or the refusal.
+
+    The new job is under the newest version of the contract. It and its wake-up are written together or not at all.
+    """
+    contract = (await engine.bound_contract(contract_name)).contract
+    values = {
+        "version": contract.version, "state": contract.initial, "counter": contract.counter.initial, "actor": actor,
+    }  # fmt: skip
+
+    def rerun() -> Plan[list[int | Refused]]:
+        made = yield from insert(values)
+        if contract.wakeup == "pointer" and not isinstance(made, Refused):
+            yield statement("insert_wakeups", {"ids": [made]})
+        return [made]
+
+    (made,) = await engine.run_and_extend_ranges(lambda: run_once(call, rerun, whole=True))
+    if not isinstance(made, Refused):
+        engine.wakeups.request([(contract.name, "")])
+    return made  # type: ignore[no-any-return]
+
+
+def _refusal(letter: DeadLetter, refusal: str, status: str, asked_by: str | None) -> Refused:
+    command = f"tenure dlq discard {letter.id} --reason TEXT --person NAME"
+    why = {
+        "closed": f"dead letter {letter.id} is {status} already",
+        "asked": f"{asked_by} has already requested the discard; another person must approve",
+        "unasked": f"no discard was requested yet. Next: {command}",
+        "same": f"{asked_by} requested the discard; another person must approve",
+    }[refusal]
+    code = "DLQ_DISCARD_CONFLICT" if refusal == "closed" else "APPROVAL_REQUIRED"
+    return Refused(letter.job_id, why, code=code)

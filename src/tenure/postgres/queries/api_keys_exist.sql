@@ -1,2 +1,0 @@
--- Was a key ever made, revoked or not?
-select exists (select from tenure.api_key)

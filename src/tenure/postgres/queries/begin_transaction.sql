@@ -1,0 +1,2 @@
+-- Select nothing: the first statement begins the caller's transaction.
+select

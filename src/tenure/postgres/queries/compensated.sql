@@ -1,4 +1,0 @@
--- The effects of this job are undone.
-update tenure.effect
-set compensated_at = clock_timestamp()
-where job_id = :id::bigint and compensable and compensated_at is null

@@ -1,5 +1,0 @@
--- Keep what a holder reported with its last word, once for a claim.
-insert into tenure.emitted (job_id, claims, body)
-select :id::bigint, :claims::integer, body from unnest(:bodies::jsonb[]) with ordinality as given (body, n)
-where not exists (select from tenure.emitted where job_id = :id::bigint and claims = :claims::integer)
-order by n

@@ -1,8 +1,0 @@
--- Effects of jobs that leave with their range.
-delete from tenure.effect
-where (job_id, node) in (
-    select job_id, node from tenure.effect
-    where job_id >= :low::bigint and job_id < :high::bigint
-    order by job_id, node
-    limit :limit::bigint)
-returning job_id

@@ -1,6 +1,0 @@
--- This range leaves from now on; one process at a time is at it.
-update tenure.range
--- A number from the future is of another cluster, from which this database was restored.
-set leaving = least(leaving, pg_current_xact_id()), taken = clock_timestamp() + interval '10 minutes'
-where low = :low::bigint and (taken is null or taken < clock_timestamp())
-returning low

@@ -1,2 +1,0 @@
--- Which of these jobs are live?
-select id from tenure.job where id = any (:ids::bigint[])

@@ -1,2 +1,0 @@
--- Are wake-ups written from now on?
-update tenure.installation set publishing = :on::boolean

@@ -1,0 +1,22 @@
+-- Run a dead letter again, once: insert a new job that points back to it, and let it point to the job.
+with letter as materialized (
+    select * from tenure.dead_letter where id = :id::bigint for update
+),
+inserted as (
+    insert into tenure.job (
+        contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
+        correlation_id, created_by, origin_letter)
+    select contract, :version::text, :state::text, 'ready', :counter::integer, queue, type, tenant_id, priority,
+           max_attempts, clock_timestamp(), payload, correlation_id, :actor::text, id
+    from letter
+    where status = 'open'
+    returning case when id < (select high from tenure.range order by low desc limit 1) then id
+                   else nextval('tenure.no_range') end as id, origin_letter
+),
+closed as (
+    update tenure.dead_letter
+    set status = 'requeued', requeued_as = inserted.id, requeued_by = :actor::text, updated_at = clock_timestamp()
+    from inserted
+    where dead_letter.id = inserted.origin_letter
+)
+select letter.status, inserted.id from letter left join inserted on true

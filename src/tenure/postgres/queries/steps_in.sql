@@ -1,2 +1,0 @@
--- A statement that asks nothing: with it the caller's transaction begins.
-select

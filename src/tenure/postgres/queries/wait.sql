@@ -1,2 +1,0 @@
--- A moment.
-select pg_sleep(0.1)

@@ -1,0 +1,190 @@
+"""Lists of jobs, page by page: first the live ones, then the finished ones, each newest first.
+
+A page reads a bounded number of rows, however many jobs there are and however few match. If the bound ends a page
+before it is full, the page says so and where to continue. Payloads and results are not part of a page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tenure.errors import BadInput
+from tenure.jobs import validation
+from tenure.jobs.search import MAX_AGE_S
+from tenure.postgres.engine import EngineUser
+from tenure.postgres.ranges import list_ranges
+from tenure.postgres.statement import Plan, Row, statement
+
+#: One page reads at most this many rows of live jobs, and as many of finished jobs.
+SCAN = 50_000
+MAX_PAGE = 1_000
+#: A page visits at most this many id ranges of finished jobs.
+_RANGES = 200
+
+
+class JobSummary(NamedTuple):
+    """A job as lists show it."""
+
+    id: int
+    contract: str
+    state: str
+    role: str
+    queue: str
+    type: str
+    tenant_id: str
+    priority: int
+    claims: int
+    counter: int
+    max_attempts: int
+    due_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+    lease_owner: str | None
+    lease_expires_at: datetime | None
+    last_error_json: str | None
+
+    @property
+    def last_error(self) -> Mapping[str, Any] | None:
+        """The last failure in short: type, code, and the start of its message."""
+        return None if self.last_error_json is None else json.loads(self.last_error_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Matching jobs: first the live ones, then the finished ones, each newest first."""
+
+    jobs: list[JobSummary]
+    #: The `after` of the next page; None at the end.
+    next: str | None
+    #: The scan bound ended the page before it was full: there may be more jobs.
+    stopped: bool
+
+
+class JobSearch(EngineUser):
+    """Lists and counts of jobs; part of the store."""
+
+    async def tally(self) -> list[tuple[str, str, str, int]]:
+        """Count jobs: contract, state, role, number. It reads every job: use it on small databases only."""
+        rows = await self._engine.ask("count_live")
+        for low, high in await self._engine.run(list_ranges):
+            rows += await self._engine.ask("count_finished", low=low, high=high)
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for contract, state, role, count in rows:
+            counts[contract, state, role] += count
+        return [(*which, count) for which, count in sorted(counts.items())]
+
+    async def find(
+        self,
+        *,
+        state: str | None = None,
+        type: str | None = None,
+        queue: str | None = None,
+        tenant_id: str | None = None,
+        contract: str | None = None,
+        older_s: float | None = None,
+        younger_s: float | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page:
+        """Find jobs: live ones, then finished ones, newest first; `after` is the `next` of the page before."""
+        validation.check_integer("limit", limit, 1, MAX_PAGE)
+        begin = Cursor.read(after)
+        for field, given in (("type", type), ("queue", queue), ("tenant_id", tenant_id)):
+            if given is not None:
+                validation.check_name(field, given)
+        values = {
+            "state": state, "type": type, "queue": queue, "tenant": tenant_id, "contract": contract,
+            "older_ms": _age("older_s", older_s), "younger_ms": _age("younger_s", younger_s),
+        }  # fmt: skip
+        among = await self._where(contract, state)
+        # One more than the page shows tells whether there is another page.
+        scan = SCAN if any(value is not None for value in values.values()) else limit + 1
+        found, last = await self._engine.run(lambda: _search(values, begin, limit + 1, scan, among))
+        if len(found) > limit:
+            return Page(found[:limit], str(Cursor.of(found[limit - 1])), stopped=False)
+        return Page(found, None if last is None else str(last), stopped=last is not None)
+
+    async def _where(self, contract: str | None, state: str | None) -> frozenset[str]:
+        """Return where matching jobs can be, by the roles of the state: among the live jobs, the finished, or both."""
+        await self._engine.run(self._engine.registry.load)
+        if contract is not None:
+            contracts = [(await self._engine.bound_contract(contract)).contract]  # refuses an unknown contract
+        else:
+            contracts = self._engine.registry.contracts()
+        if state is None:
+            return frozenset({"live", "finished"})
+        roles = {role for contract in contracts for role in contract.states.get(state, ())}
+        if not roles:
+            known = sorted({state for contract in contracts for state in contract.states})
+            whose = f"contract {contract} has" if contract else "the registered contracts have"
+            raise BadInput(f"no job can be in state {state!r}; {whose} the states {', '.join(known)}")
+        return frozenset("finished" if role == "done" else "live" for role in roles)
+
+
+class Cursor(NamedTuple):
+    """Where a list continues: below this id, among the live or the finished jobs."""
+
+    finished: bool
+    id: int
+
+    def __str__(self) -> str:
+        """Return the text that a caller passes back."""
+        return f"{'finished' if self.finished else 'live'}-{self.id}"
+
+    @classmethod
+    def read(cls, text: str | None) -> Cursor:
+        """Parse the cursor of an earlier page; refuses any other text."""
+        if text is None:
+            return cls(False, validation.MAX_ID)
+        kind, _, number = text.partition("-")
+        if kind not in ("live", "finished") or not number.isascii() or not number.isdigit():
+            raise BadInput(f"{text!r} is not a cursor. Next: pass `next` of the page before, like live-41")
+        return cls(kind == "finished", validation.check_integer("the cursor's id", int(number), 1, validation.MAX_ID))
+
+    @classmethod
+    def of(cls, job: JobSummary) -> Cursor:
+        """Return the cursor after a job."""
+        return cls(job.role == "done", job.id)
+
+
+def _search(
+    values: Mapping[str, Any], begin: Cursor, limit: int, scan: int, among: frozenset[str]
+) -> Plan[tuple[list[JobSummary], Cursor | None]]:
+    """Find up to `limit` jobs; returns them, and the cursor where the scan bound ended the search, if it did."""
+    found: list[JobSummary] = []
+
+    def look(name: str, scan: int, **bounds: int) -> Plan[tuple[int, int]]:
+        """Read at most `scan` rows; returns how many were read, and the lowest id."""
+        rows: list[Row] = yield statement(name, {**values, **bounds, "limit": limit - len(found), "scan": scan})
+        found.extend(JobSummary._make(row[2:]) for row in rows if row[2] is not None)
+        looked, lowest = rows[0][:2]
+        return looked, lowest or 0
+
+    if "live" in among and not begin.finished:
+        looked, lowest = yield from look("find_live", scan, after=begin.id)
+        if looked == scan:
+            return found, Cursor(False, lowest)
+    if "finished" not in among or len(found) >= limit:
+        return found, None
+    below = begin.id if begin.finished else validation.MAX_ID
+    ranges = [(low, high) for low, high in (yield from list_ranges()) if low < below]
+    for low, high in ranges[: -_RANGES - 1 : -1]:
+        looked, lowest = yield from look("find_finished", scan, low=low, after=min(high, below))
+        if len(found) >= limit:
+            return found, None
+        if looked == scan:
+            return found, Cursor(True, lowest)
+        scan -= looked
+    return found, Cursor(True, low) if len(ranges) > _RANGES else None
+
+
+def _age(kind: str, seconds: float | None) -> int | None:
+    """Return an age in milliseconds; refuses an impossible one."""
+    age = validation.to_milliseconds(kind, seconds)
+    return None if age is None else validation.check_integer(f"{kind} in milliseconds", age, 0, MAX_AGE_S * 1_000)
