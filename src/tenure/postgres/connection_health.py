@@ -23,10 +23,9 @@ _used: WeakKeyDictionary[psycopg.AsyncConnection[Any], float] = WeakKeyDictionar
 
 
 async def watch(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Watch a new connection, which may end while it is idle; raise if it has ended already.
+    """Watch a new connection: it may be idle in the pool for hours, and end together with an answer.
 
-    The driver treats a FATAL message that arrives with an answer as a notice, and forgets it. It reads the answers to
-    the connection's start before it has a notice handler, so a new connection is tried once with an empty statement.
+    The driver treats a FATAL message that arrives with an answer as a notice, and forgets it.
     """
     watched = ref(connection)
 
@@ -36,7 +35,6 @@ async def watch(connection: psycopg.AsyncConnection[Any]) -> None:
             _ended.add(ended)
 
     connection.add_notice_handler(note)
-    await AsyncConnectionPool.check_connection(connection)
     note_use(connection)
 
 
