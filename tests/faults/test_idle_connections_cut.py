@@ -37,6 +37,13 @@ async def cut(db: Harness, how: str) -> None:
     await until(lambda: not {row["pid"] for row in db.sql(_SESSIONS)} & set(there))
 
 
+async def until_idle(app: App) -> None:
+    """Wait until no connection of the app is in use or being opened: only idle ones are the subject of these tests."""
+    client: Any = await app._client()
+    pools = client.store._engine._pools()
+    await until(lambda: all(pool.get_stats()["pool_available"] == pool.get_stats()["pool_size"] > 0 for pool in pools))
+
+
 def limit_idle_sessions(db: Harness, how: str) -> None:
     """Let new sessions of this database end when they were idle for 3 s: no call rests that long between two steps."""
     if how == "by idle_session_timeout":
@@ -63,6 +70,7 @@ async def test_enqueue_after_idle_connections_were_cut_makes_one_job(
         await asyncio.gather(*(send.options(key=f"first{n}").enqueue(n) for n in range(many)))
         made = many
         for n in range(CUTS[how]):
+            await until_idle(app)
             await cut(db, how)
             ticket = await send.enqueue(n)
             made += 1
@@ -97,6 +105,7 @@ async def test_enqueue_on_a_pool_of_the_callers_after_its_connections_were_cut_m
     limit_idle_sessions(db, how)
     async with AsyncConnectionPool(dsn, min_size=2, max_size=2) as pool, AsyncTaskQueue(pool) as queue:
         await queue.enqueue("send")
+        await pool.wait()
         await cut(db, how)
         await queue.enqueue("send")
     assert db.value("select count(*) from tenure.job") == 2
