@@ -113,7 +113,8 @@ def _sent(text: str) -> Iterator[Sent]:
             continue
         if last is not None:
             yield Sent(last)
-        last = found[1] if (found := _SENT.fullmatch(message)) else None
+        # An empty statement only tries a connection.
+        last = (found[1] or None) if (found := _SENT.fullmatch(message)) else None
     if last is not None:
         yield Sent(last)
 

@@ -23,7 +23,7 @@ from tests.worker.working import until
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
 
 _SESSIONS = (
-    "select pid from pg_stat_activity "
+    "select pid, state from pg_stat_activity "
     "where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"
 )
 
@@ -138,12 +138,21 @@ class LateProxy:
         self._at = conninfo_to_dict(dsn)
         self._clients: list[asyncio.StreamWriter] = []
         self.holds_back = False
+        #: The same for the next session alone, from its beginning.
+        self.holds_back_next = False
+        #: How many sessions have ended, with all that they sent on the way to their clients.
+        self.ended = 0
 
     async def serve(self) -> tuple[asyncio.Server, str]:
         """Start to listen; the server, and the address for clients."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         return server, make_conninfo(**{**self._at, "host": "127.0.0.1", "port": port, "sslmode": "disable"})
+
+    @property
+    def opened(self) -> int:
+        """How many sessions there were so far."""
+        return len(self._clients)
 
     def close(self) -> None:
         """Close what clients left open."""
@@ -152,22 +161,24 @@ class LateProxy:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients.append(writer)
+        holds_back, self.holds_back_next = self.holds_back_next, False
         answers, questions = await asyncio.open_unix_connection(f"{self._at['host']}/.s.PGSQL.{self._at['port']}")
-        answering = asyncio.create_task(self._answer(answers, writer))
+        answering = asyncio.create_task(self._answer(answers, writer, holds_back=holds_back))
         while (data := await reader.read(65536)) and not answering.done():
             questions.write(data)
         writer.close()
         questions.close()
         await answering
 
-    async def _answer(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, *, holds_back: bool) -> None:
         held = b""
         while data := await answers.read(65536):
             held += data
-            if not self.holds_back:
+            if not (holds_back or self.holds_back):
                 writer.write(held)
                 held = b""
         writer.write(held)
+        self.ended += 1
 
 
 async def test_session_that_ended_with_an_answer_is_not_used_again(dsn: str, db: Harness) -> None:
@@ -184,6 +195,25 @@ async def test_session_that_ended_with_an_answer_is_not_used_again(dsn: str, db:
         proxy.holds_back = False
         await store.enqueue(NewJob("t"))
     assert db.value("select count(*) from tenure.job") == 3
+    proxy.close()
+    server.close()
+
+
+async def test_session_that_ended_while_it_was_opened_is_not_used(dsn: str, db: Harness) -> None:
+    """The driver reads the end of the connection's start and the FATAL message at once, and keeps the latter."""
+    proxy = LateProxy(dsn)
+    server, address = await proxy.serve()
+    async with Store.open(address, connections=1, wake=False) as store:
+        await store.enqueue(NewJob("t"))
+        opened = proxy.opened
+        await cut(db, "by the administrator")
+        await until(lambda: proxy.ended == opened)
+        proxy.holds_back_next = True
+        answered = asyncio.create_task(store.enqueue(NewJob("t")))
+        await until(lambda: [row["state"] for row in db.sql(_SESSIONS)] == ["idle"])
+        await cut(db, "by the administrator")
+        await answered
+    assert db.value("select count(*) from tenure.job") == 2
     proxy.close()
     server.close()
 
@@ -212,17 +242,14 @@ async def test_transaction_whose_session_ended_with_an_answer_is_reported_as_idl
     server.close()
 
 
-async def test_connection_that_waited_for_long_for_its_first_use_is_tried(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("tenure.postgres.connection_health.monotonic", lambda: clock[0])
+async def test_connection_is_tried_before_its_first_use(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = await counted(monkeypatch)
     async with Store.open(dsn, connections=1, wake=False) as store:
-        await until(lambda: store._engine._calls.pool.get_stats()["pool_available"] == 1)
-        clock[0] += 30.0
+        before = asked()
         await store.enqueue(NewJob("t"))
-        assert asked() == 1
+        assert asked() == before + 1
+        await store.enqueue(NewJob("t"))
+        assert asked() == before + 1
 
 
 async def test_connection_that_was_idle_for_long_is_tried_before_it_is_used(

@@ -61,11 +61,14 @@ MUTANTS = (
     ),
     Mutant(
         "unused-connection-never-tried",
-        "A connection that waited in the pool for its first use is used without a try",
+        "A connection that waited in the pool for its first use, or ended while it was opened, is used without a try",
         "postgres/connection_health.py",
-        "    connection.add_notice_handler(note)\n    note_use(connection)\n",
-        "    connection.add_notice_handler(note)\n",
-        (f"{_CUT}::test_connection_that_waited_for_long_for_its_first_use_is_tried",),
+        "_used.get(connection, -math.inf)",
+        "_used.get(connection, monotonic())",
+        (
+            f"{_CUT}::test_connection_is_tried_before_its_first_use",
+            f"{_CUT}::test_session_that_ended_while_it_was_opened_is_not_used",
+        ),
     ),
     Mutant(
         "idle-session-not-repeated",

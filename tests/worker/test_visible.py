@@ -223,20 +223,28 @@ async def test_handler_that_stops_when_asked_is_logged_as_cancelled(
 async def test_lost_lease_is_logged_by_the_worker_that_lost_it(
     dsn: str, db: Harness, log: pytest.LogCaptureFixture, place: Place, pulse: Pulse
 ) -> None:
+    taken_over, lost = asyncio.Event(), asyncio.Event()
     async with place(dsn) as app:
 
         @app.task
         async def robbed(ctx: tenure.Context) -> None:
-            if ctx.attempt == 1:
-                async with Store.open(dsn) as store:
-                    db.expire(ctx.job.id)
-                    await store.reap("standard")
-                pulse.passes(HALF_S)  # the next beat is due, which finds it out
-                await asyncio.Event().wait()
+            if ctx.attempt == 2:
+                taken_over.set()
+                await lost.wait()
+                return
+            async with Store.open(dsn) as store:
+                db.expire(ctx.job.id)
+                await store.reap("standard")
+            await asyncio.Event().wait()
 
         async with working(app, upkeep=False) as worker:
             ticket = await robbed.enqueue()
-            await until(lambda: worker.counts["lost"] == 1 and worker.counts["succeeded"] == 1)
+            await taken_over.wait()  # nobody locks the row any more, which would put the heartbeat off
+            await until(pulse.another())
+            pulse.passes(HALF_S)  # the next heartbeat is due, which finds the loss
+            await until(lambda: worker.counts["lost"] == 1)
+            lost.set()
+            await until(lambda: worker.counts["succeeded"] == 1)
     (record,) = [one for one in log.records if "lease is lost" in one.getMessage()]
     assert (record.levelno, record.__dict__["job_id"], record.__dict__["attempt"]) == (logging.WARNING, ticket.id, 1)
     assert "(expire by tenure:upkeep, the job is queued); the handler was stopped" in record.getMessage()
@@ -253,7 +261,8 @@ async def test_lease_that_another_claim_takes_over_is_one_failed_attempt(
             async with Store.open(dsn) as store:
                 db.expire(ctx.job.id)
                 await store.claim_by_id([ctx.job.id], worker="w2", contract="phase27", lease_ms=600_000)
-            pulse.passes(HALF_S)  # the next beat is due, which finds it out
+            await until(pulse.another())
+            pulse.passes(HALF_S)  # the next heartbeat is due, which finds the loss
             await asyncio.Event().wait()
 
         async with working(app, upkeep=False, concurrency=1) as worker:

@@ -6,6 +6,7 @@ that an administrator ended. A caller that checks before it sends knows that the
 
 from __future__ import annotations
 
+import math
 import select
 from time import monotonic
 from typing import Any
@@ -18,15 +19,12 @@ from psycopg_pool import AsyncConnectionPool
 _ended: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
 
-#: When a connection was opened or last used.
+#: When the server last answered a call on a connection.
 _used: WeakKeyDictionary[psycopg.AsyncConnection[Any], float] = WeakKeyDictionary()
 
 
 async def watch(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Watch a new connection: it may be idle in the pool for hours, and end together with an answer.
-
-    The driver treats a FATAL message that arrives with an answer as a notice, and forgets it.
-    """
+    """Watch a new connection: the driver treats a FATAL message that arrives with an answer as a notice."""
     watched = ref(connection)
 
     def note(notice: psycopg.errors.Diagnostic) -> None:
@@ -35,7 +33,6 @@ async def watch(connection: psycopg.AsyncConnection[Any]) -> None:
             _ended.add(ended)
 
     connection.add_notice_handler(note)
-    note_use(connection)
 
 
 def note_use(connection: psycopg.AsyncConnection[Any]) -> None:
@@ -44,8 +41,12 @@ def note_use(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 def idle_seconds(connection: psycopg.AsyncConnection[Any]) -> float:
-    """Return the seconds since the last use of this connection; 0 for one that is not watched yet."""
-    return monotonic() - _used.get(connection, monotonic())
+    """Return the seconds since the last use of this connection; endless for one that was never used.
+
+    A new connection may have waited in the pool for hours. Its FATAL message may also be in the driver's buffer
+    already: read together with the end of the connection's start, where no handler gets it.
+    """
+    return monotonic() - _used.get(connection, -math.inf)
 
 
 async def is_ended(connection: psycopg.AsyncConnection[Any]) -> bool:
