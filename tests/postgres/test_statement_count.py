@@ -69,6 +69,7 @@ def counting() -> Iterator[Counted]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psycopg.AsyncConnection, "wait", count_and_wait)
+        patch.setattr("tenure.postgres.engine.idle_seconds", lambda _: 0.0)  # no connection is tried before its use
         yield counted
 
 

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
 from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, Refused, TenureError, Unavailable
@@ -229,7 +230,9 @@ class Engine:
     async def _close_if_unusable(self, connection: psycopg.AsyncConnection[Any]) -> bool:
         """Close a connection that ended while it was idle, or whose server is read-only now; returns whether it did."""
         is_usable = not await is_ended(connection) and not (self._requires_primary and is_read_only(connection))
-        if is_usable and (idle_seconds(connection) < _IDLE_S or await responds(connection)):
+        # A connection that its owner left in a transaction is not tried: `refuse_open_transaction` says what is wrong.
+        is_tried = idle_seconds(connection) >= _IDLE_S and connection.info.transaction_status is TransactionStatus.IDLE
+        if is_usable and (not is_tried or await responds(connection)):
             return False
         await connection.close()
         return True
