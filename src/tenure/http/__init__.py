@@ -18,3 +18,7 @@ only. An unexpected error is a 500, and the log has its traceback under the trac
 
 `tenure.client.remote` is the other end: the same worker, over HTTP.
 """
+
+from tenure.errors import require_extra
+
+require_extra("dispatcher", "the dispatcher", "starlette", "uvicorn", "httptools")
