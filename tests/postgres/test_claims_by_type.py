@@ -179,9 +179,9 @@ def test_an_idle_claim_touches_no_more_than_the_ten_lanes_of_a_queue_did(db: Har
 @pytest.mark.parametrize("foreign", [100_000, pytest.param(1_000_000, marks=pytest.mark.prove)])
 def test_a_claim_does_not_walk_over_a_backlog_of_foreign_types(db: Harness, planner: Planner, foreign: int) -> None:
     def touched(kind: str) -> list[int]:
-        """The pages that claims of one and of fifty jobs touch; some also read catalogs, or find a page that is full."""
+        """The pages that claims of one and of fifty jobs touch, after the first ones, which also read the catalogs."""
         db.sql("vacuum analyze tenure.job")
-        return [min(buffers(planner, [kind], limit) for _ in range(4)) for limit in (1, 50)]
+        return [[buffers(planner, [kind], limit) for _ in range(3)][-1] for limit in (1, 50)]
 
     db.sql("alter table tenure.job set (autovacuum_enabled = false)")  # it would change what is counted
     fill(db, "'mine'", 2_000_001, 2_000_200)
@@ -192,5 +192,5 @@ def test_a_claim_does_not_walk_over_a_backlog_of_foreign_types(db: Harness, plan
         assert now <= 1.5 * before, f"pages of claims of 1 and of 50 jobs: {alone} alone, {beside} behind foreign jobs"
     assert max(touched("unknown")) <= 40
     fill(db, "'zebra'", 1, 1_000, "0")
-    # A walk over it would touch at least a page for each of its 1,000 jobs.
-    assert touched("mine")[0] <= beside[0] + 12, "a second foreign lane costs one jump through the index"
+    # A jump through the index for the second foreign lane; a walk over it would touch a page for each of its jobs.
+    assert touched("mine")[0] < 100
