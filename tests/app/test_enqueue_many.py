@@ -153,6 +153,13 @@ _BUSY = (
 )
 
 
+#: The databases of other tests have the same oids of tables.
+_WAITS_FOR_JOB = (
+    "select count(*) from pg_locks where not granted and relation = 'tenure.job'::regclass "
+    "and database = (select oid from pg_database where datname = current_database())"
+)
+
+
 async def test_who_is_cancelled_leaves_no_batch_under_way_behind(
     app: App, db: Harness, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +178,7 @@ async def test_who_is_cancelled_leaves_no_batch_under_way_behind(
         other.execute("lock table tenure.job in share mode")
         asked = asyncio.create_task(app.enqueue_many(slowly(), batch=10))
         await until(waiting.is_set)
-        await until(lambda: db.value("select count(*) from pg_locks where not granted") == 1)
+        await until(lambda: db.value(_WAITS_FOR_JOB) == 1)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(asked), 60)  # the lock stays: nobody waits for the database

@@ -41,6 +41,11 @@ create function public.slow_paper() returns trigger language plpgsql as $$
 begin perform pg_advisory_xact_lock(4); return new; end $$;
 create trigger slow_paper before insert on tenure.dead_letter for each row execute function public.slow_paper()
 """
+#: A session of this database waits for that lock; those of other tests have locks of their own.
+_WAITS_FOR_PAPER = (
+    "select 1 from pg_locks where locktype = 'advisory' and objid = 4 and not granted "
+    "and database = (select oid from pg_database where datname = current_database())"
+)
 
 _FAILING_PROCESS = """
 import asyncio, sys
@@ -94,7 +99,7 @@ async def test_a_job_that_a_killed_process_left_in_dlq_pending_is_driven_on_to_f
     db.sql("select pg_advisory_lock(4)")
     process = failing_process(dsn, held)
     try:
-        await until(db, "select 1 from pg_locks where locktype = 'advisory' and not granted")
+        await until(db, _WAITS_FOR_PAPER)
         # The first transaction is done: everybody sees dlq_pending, its lease is gone, and no item exists yet.
         assert (shown(db, job_id)["status"], items(db, job_id)) == ("dlq_pending", [])
         assert (db.row(job_id)["lease_token"], db.row(job_id)["lease_owner"]) == (None, None)

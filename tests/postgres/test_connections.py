@@ -74,7 +74,7 @@ _SOCKET = {
 
 _IS_SET = (
     "select exists (select from pg_stat_activity where application_name = 'tenure listener' and state = 'idle' "
-    "and query ~ 'set_config')"
+    "and query ~ 'set_config' and datname = current_database())"
 )
 
 

@@ -93,7 +93,10 @@ async def test_a_job_that_is_assigned_has_a_lease_and_its_handler_has_not_begun(
         other.execute("select pg_advisory_xact_lock(7)")
         async with working(app):
             ticket = await index.enqueue()
-            waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = 7"
+            waits = (
+                "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = 7 "
+                "and database = (select oid from pg_database where datname = current_database())"
+            )
             await until(lambda: db.value(waits) == 1)  # the worker has asked for its start, and has no answer
             row = shown(db, ticket.id)
             assert (row["status"], row["owner"] is not None) == ("assigned", True)
