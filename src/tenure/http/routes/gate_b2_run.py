@@ -6,22 +6,60 @@ TENURE_INTERNAL_RUN=1.
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from tenure.contracts.declaration import HELD
 from tenure.errors import BadInput, JobNotFound, Refused
 from tenure.http.application import ApiRequest
 from tenure.http.error_response import Forbidden
-from tenure.http.models import gate_b2_run as models
+from tenure.http.models import fields
+from tenure.http.models.fields import described
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Job
 from tenure.postgres.store import Store
+
+
+class RunQuery(BaseModel):
+    """Document 004: how a run shall end; by default well."""
+
+    force_fail: bool = described("Fail for good, with a dead letter.", default=False)
+    transient_fail: bool = described("Fail and retry, while attempts are left.", default=False)
+
+
+class RunData(BaseModel):
+    """Document 004: the job after a run."""
+
+    job_id: fields.JobId
+    final_status: str = described("The job's state now.", examples=["succeeded"])
+    retry_count: int = described("How often it was retried: the contract's own counter.")
+    dlq_id: fields.Id | None = described("Its dead letter; null: none.")
+    retry_after_ms: int | None = described("Milliseconds until its retry; null: no retry.")
+    retry_at: datetime | None = described("When it is retried; null: no retry.")
+
+
+class RunMeta(BaseModel):
+    """Document 004: the ids of the request."""
+
+    trace_id: fields.TraceId = described("The request's trace id, as in the header X-Trace-Id.")
+    request_id: str = described("The request's id, as in the header X-Request-Id.", examples=["00f067aa0ba902b7"])
+
+
+class RunAnswer(BaseModel):
+    """Document 004: a run that was made."""
+
+    success: Literal[True] = described("The run was made, whether the job succeeded or failed.")
+    data: RunData = described("The job after the run.")
+    meta: RunMeta = described("The ids of the request.")
+
 
 _FORCED = Failure("the run was asked to fail", "ForcedFailure", "FORCED_FAIL", retryable=False)
 _TRANSIENT = Failure("the run was asked to fail for now", "TransientFailure", "TRANSIENT_FAIL", retryable=True)
 
 
-async def run_job(request: ApiRequest, query: models.RunQuery) -> dict[str, Any]:
+async def run_job(request: ApiRequest, query: RunQuery) -> dict[str, Any]:
     """Run a job now: to success, or to the requested failure."""
     if not request.application.internal_run:
         raise Forbidden("running jobs by request is closed. Next: start the dispatcher with TENURE_INTERNAL_RUN=1")
