@@ -23,12 +23,13 @@ from tenure.http.error_response import ForeignTenant, error_status
 from tenure.http.long_poll import ClaimFilter, WakeupRouter, group_claims
 from tenure.http.worker_presence import WorkerPresence
 from tenure.jobs import validation
-from tenure.jobs.holder_call import HOLDER_VERBS, HolderCall
+from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Held, Job, NewJob
 from tenure.jobs.outcome import Enqueued
 from tenure.postgres.claim import Claimer
+from tenure.postgres.engine import only_answer
 from tenure.postgres.store import Store
-from tenure.queue import FailureReporter
+from tenure.queue import HolderReports
 
 T = TypeVar("T")
 #: The number of job identities kept in memory.
@@ -57,7 +58,7 @@ class JobCalls:
         self.store = store
         self.wakeups = WakeupRouter(store)
         self.presence = WorkerPresence(store)
-        self._fail_task = FailureReporter(store)
+        self._reports = HolderReports(store)
         self._max_bytes = max_bytes
         self._identities: OrderedDict[int, JobIdentity] = OrderedDict()
         self._lookups: Batcher[int, JobIdentity] = Batcher(self._read_identities)
@@ -67,18 +68,15 @@ class JobCalls:
         self._claims_by_id: dict[str, Batcher[tuple[int, Claimer], Job]] = {}
         #: The last call about a job, until it is answered.
         self._unanswered: dict[int, asyncio.Future[Any]] = {}
-        self._reports: dict[str, Batcher[HolderCall, Any]] = {
-            name: Batcher(partial(store.report, name)) for name, verb in HOLDER_VERBS.items() if verb.is_batched
-        }
 
     async def rest(self) -> None:
         """Wait until every call is answered."""
         await self.presence.rest()
         await self.wakeups.rest()
         batchers: list[Batcher[Any, Any]] = [self._lookups, *self._enqueues.values(), *self._claims_by_id.values()]
-        for batcher in (*batchers, *self._reports.values()):
+        for batcher in batchers:
             await batcher.flush()
-        await self._fail_task.flush()
+        await self._reports.flush()
 
     async def contracts(self, names: Iterable[str]) -> dict[str, Contract | TenureError]:
         """The contracts of these names, or the error of each."""
@@ -135,10 +133,7 @@ class JobCalls:
         except Busy:
             # Another transaction has its row: wait for it outside of the batch, two at a time.
             async with self._waiting_claims:
-                (answer,) = await self.store.claim_ids_for_many(identity.contract, [job_id], [claimer])
-            if isinstance(answer, Refused):
-                raise answer from None
-            job = answer
+                job = only_answer(await self.store.claim_ids_for_many(identity.contract, [job_id], [claimer]))
         if job.lease_owner != claimer.worker:
             raise StaleLease(job_id, held_by=job.lease_owner, since=job.started_at)
         return job
@@ -213,18 +208,10 @@ class JobCalls:
         return await self._send(verb, call)
 
     def _send(self, verb: str, call: HolderCall) -> asyncio.Future[Any]:
-        if verb == "fail":  # the queue alone decides whether and when the job runs again
-            return asyncio.create_task(self._fail_task.report(call))
         waits_for_row = call.events or (verb == "heartbeat" and call.key is not None)
-        if verb in self._reports and not waits_for_row:
-            return self._reports[verb].ask(call)
-        return asyncio.create_task(self._report_alone(verb, call))
-
-    async def _report_alone(self, verb: str, call: HolderCall) -> Any:
-        (answer,) = await self.store.report(verb, [call])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if waits_for_row and verb != "fail":  # others would wait with it
+            return asyncio.create_task(self.store.report_one(verb, call))
+        return asyncio.ensure_future(self._reports.report(verb, call))
 
     async def report_patiently(self, verb: str, call: HolderCall) -> Any:
         """Report a verb for one job; while another transaction has its row, again, a few times."""

@@ -12,13 +12,14 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from tenure.contracts.declaration import HELD
-from tenure.errors import BadInput, JobNotFound, Refused
+from tenure.errors import BadInput, JobNotFound
 from tenure.http.application import ApiRequest
 from tenure.http.error_response import Forbidden
 from tenure.http.models import fields
 from tenure.http.models.fields import described
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Job
+from tenure.postgres.engine import only_answer
 from tenure.postgres.store import Store
 
 
@@ -82,10 +83,7 @@ async def _hold(store: Store, number: int, actor: str) -> Job:
         raise JobNotFound(number)
     if job.role not in HELD:
         await store.make_due_now(number)
-        (claimed,) = await store.claim_by_id([number], worker=actor, contract=job.contract)
-        if isinstance(claimed, Refused):
-            raise claimed
-        job = claimed
+        job = only_answer(await store.claim_by_id([number], worker=actor, contract=job.contract))
     if job.role == "leased":
         await store.start(job.held)
     return job

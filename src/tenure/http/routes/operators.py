@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, RootModel, StrictStr
 
-from tenure.errors import Refused, UnknownContract
+from tenure.errors import UnknownContract
 from tenure.http import response
 from tenure.http.application import ApiRequest
 from tenure.http.error_response import ContractNotFound
 from tenure.http.models import fields
 from tenure.http.models.fields import RequestBody, described, optional
 from tenure.http.models.outcomes import Move, Note, Taken
+from tenure.postgres.engine import only_answer
 
 
 class Cancel(RequestBody):
@@ -215,9 +216,7 @@ async def move_job_to_queue(request: ApiRequest, body: MoveToQueue) -> dict[str,
     """Move a job without a holder to another queue; its state, due time and attempts stay."""
 
     async def move(job_id: int, queue: str, **options: Any) -> dict[str, Any]:
-        (change,) = await request.calls.store.change_queue([job_id], queue, **options)
-        if isinstance(change, Refused):
-            raise change
+        change = only_answer(await request.calls.store.change_queue([job_id], queue, **options))
         return {"id": str(job_id), "queue": change.queue, "before": change.before, "changed": change.changed}
 
     return dict(await _operate(request, move, body))
