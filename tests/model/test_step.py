@@ -11,7 +11,7 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.model.step import Action, Refused, Row, Standing, Stepped, in_budget, new_standing, settle, step
+from tenure.model.step import Action, Refused, Row, Standing, Stepped, in_budget, new_standing, pass_commit_point, step
 from tests.actions import action
 
 #: contract → (the words, the states that the log walks through). Each job may run twice; gate_b2's four times.
@@ -185,13 +185,13 @@ def test_a_step_that_ends_at_a_commit_point_is_settled_at_once_unless_stopped() 
     contract = BUILT_IN["gate_b2"]
     job, _ = lived(contract, "claim")
     first = step(contract, job, Action("fail", 1, verdict="fatal"))
-    whole = settle(contract, first)
+    whole = pass_commit_point(contract, first)
     assert isinstance(first, Stepped)
     assert isinstance(whole, Stepped)
     assert (first.after.state, whole.after.state, whole.trigger) == ("dlq_pending", "failed", "fatal")
     assert [row.to_state for row in whole.rows] == ["dlq_pending", "dlq_recorded", "failed"]
-    assert settle(contract, Refused("stale")) == Refused("stale")
-    assert settle(contract, Stepped(job)) == Stepped(job)
+    assert pass_commit_point(contract, Refused("stale")) == Refused("stale")
+    assert pass_commit_point(contract, Stepped(job)) == Stepped(job)
 
 
 def test_time_lets_leases_run_out_and_jobs_become_due_and_logs_nothing() -> None:

@@ -20,7 +20,7 @@ from tenure.jobs.job import Failure, Held, Job, NewJob
 from tenure.jobs.job_type import JobType
 from tenure.jobs.outcome import Effect
 from tenure.model.counterexample import Counterexample, Move, World
-from tenure.model.step import HOLDER_ACTIONS, Action, Row, Standing, Stepped, settle, step
+from tenure.model.step import HOLDER_ACTIONS, Action, Row, Standing, Stepped, pass_commit_point, step
 from tenure.model.step import Refused as Refusal
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.registry import Registry
@@ -135,7 +135,7 @@ class Player:
         outcome = step(contract, before, action) if may_cancel(contract, action) else Refusal("invalid")
         stopped = stopped and isinstance(outcome, Stepped) and outcome.after.role == "settling" != before.role
         if not stopped:
-            outcome = settle(contract, outcome)
+            outcome = pass_commit_point(contract, outcome)
         after, rows = (outcome.after, outcome.rows) if isinstance(outcome, Stepped) else (before, ())
         self.stage.steps += 1
         self.story.append((Move(self._who(action), action), World(after, ())))

@@ -78,7 +78,7 @@ class RemoteClient:
     async def contracts(self) -> Mapping[str, Contract]:
         """Every registered contract in its newest version, with the dispatcher's settings."""
         declared: list[tuple[str, Any]] = await self._read(
-            "/api/v1/contracts", lambda told: [(one["name"], one["declaration"]) for one in told["contracts"]]
+            "/api/v1/contracts", lambda body: [(one["name"], one["declaration"]) for one in body["contracts"]]
         )
         found: dict[str, Contract] = {}
         for name, declaration in declared:
@@ -112,8 +112,8 @@ class RemoteClient:
 
     async def cancel(self, job_id: int, *, mode: str, reason: str | None, actor: str) -> Moved | Noted:
         """Cancel a job; the log names the owner of the API key, not the actor."""
-        path, asked = f"/api/v1/jobs/{job_id}/cancel", {"mode": mode, "reason": reason, "idempotency_key": _key()}
-        body = validation.to_json("cancel", asked)
+        path, request = f"/api/v1/jobs/{job_id}/cancel", {"mode": mode, "reason": reason, "idempotency_key": _key()}
+        body = validation.to_json("cancel", request)
         return await repeat_if_lost(
             lambda: self._requests.send("POST", path, body, responses.moved_or_noted, about=job_id, traced=True)
         )
@@ -125,8 +125,8 @@ class RemoteClient:
 
     async def declare(self, types: Sequence[JobType], *, application: str | None = None, by: str | None = None) -> bool:
         """Send the options of job types to the dispatcher; whether this API key may store them."""
-        asked = {"types": [asdict(one) for one in types], "application": application, "declared_by": by}
-        body = _text({name: value for name, value in asked.items() if value is not None})
+        request = {"types": [asdict(one) for one in types], "application": application, "declared_by": by}
+        body = _text({name: value for name, value in request.items() if value is not None})
         try:
             await repeat_if_lost(lambda: self._requests.send("PUT", "/api/v1/types", body))
         except NotPermitted as error:
@@ -137,16 +137,16 @@ class RemoteClient:
 
     async def see(self, worker: LiveWorker, *, is_new: bool) -> None:
         """Tell the dispatcher that the worker is alive, also when it has nothing to claim; it writes the row."""
-        asked = {
+        request = {
             "worker_id": worker.name, "queues": worker.queues, "contracts": worker.contracts, "types": worker.types,
             "options": [asdict(one) for one in worker.declares], "worker": _describe(worker), "busy": worker.busy,
         }  # fmt: skip
-        await self._requests.send("PUT", "/api/v1/workers", _text(asked))
+        await self._requests.send("PUT", "/api/v1/workers", _text(request))
 
     async def leave(self, worker: LiveWorker) -> None:
         """Tell the dispatcher that the worker stops; it deletes the row."""
-        asked = {"worker_id": worker.name, "host": worker.host, "pid": worker.pid}
-        await self._requests.send("POST", "/api/v1/workers/leave", _text(asked))
+        request = {"worker_id": worker.name, "host": worker.host, "pid": worker.pid}
+        await self._requests.send("POST", "/api/v1/workers/leave", _text(request))
 
     async def takers(self) -> Sequence[ServedTypes] | None:
         """The queues and types that live workers serve; None if this API key may not read them."""
@@ -164,24 +164,24 @@ class RemoteClient:
 
     async def due(self, contracts: Sequence[str], worker: LiveWorker) -> list[str]:
         """Those of these contracts that have a due job of the worker's queues and types."""
-        asked: dict[str, Any] = {"contracts": contracts, "queues": worker.queues}
+        request: dict[str, Any] = {"contracts": contracts, "queues": worker.queues}
         if worker.types:
-            asked["types"] = worker.types
+            request["types"] = worker.types
         return await self._requests.send(
-            "POST", "/api/v1/due", _text(asked), lambda told: [str(one) for one in told["contracts"]]
+            "POST", "/api/v1/due", _text(request), lambda body: [str(one) for one in body["contracts"]]
         )
 
     async def claim(
         self, contract: str, worker: LiveWorker, *, limit: int, claim_key: UUID, is_repeat: bool = False
     ) -> list[Job]:
         """Claim due jobs of the worker's queues and types; the same claim key again gets the same jobs."""
-        asked = {
+        request = {
             "contract": contract, "queues": worker.queues, "types": worker.types, "worker_id": worker.name,
             "limit": limit, "claim_key": str(claim_key), "record": False, "worker": _describe(worker),
             "options": [asdict(one) for one in worker.declares if one.contract == contract],
         }  # fmt: skip
         return await self._requests.send(
-            "POST", "/api/v1/claims", _text(asked), lambda told: [responses.claimed(one) for one in told["claims"]]
+            "POST", "/api/v1/claims", _text(request), lambda body: [responses.claimed(one) for one in body["claims"]]
         )
 
     def call(self, verb: str, call: HolderCall) -> Awaitable[Any]:
@@ -200,7 +200,7 @@ class RemoteClient:
 
     async def effects(self, job_id: int) -> dict[str, Any]:
         """The nodes of a job that have had their effect, newest first, with the result of each."""
-        return await self._read(f"/api/v1/jobs/{job_id}/effects", lambda told: dict(told["effects"]), job_id)
+        return await self._read(f"/api/v1/jobs/{job_id}/effects", lambda body: dict(body["effects"]), job_id)
 
     async def effect(self, held: Held, node: str, result: Any, *, compensable: bool) -> Effect:
         """Record the effect of a node."""

@@ -229,7 +229,7 @@ class Dispatcher:
             await self._drain(server, serving)
             if not server.force_exit:
                 with contextlib.suppress(TimeoutError):  # a client without an answer can repeat its call
-                    await asyncio.wait_for(calls.rest(), _FLUSH_S)
+                    await asyncio.wait_for(calls.flush(), _FLUSH_S)
             _log.info("the dispatcher stopped")
         finally:
             for task in tasks:

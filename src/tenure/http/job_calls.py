@@ -69,10 +69,10 @@ class JobCalls:
         #: The last call about a job, until it is answered.
         self._unanswered: dict[int, asyncio.Future[Any]] = {}
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         """Wait until every call is answered."""
-        await self.presence.rest()
-        await self.wakeups.rest()
+        await self.presence.stop()
+        await self.wakeups.flush()
         batchers: list[Batcher[Any, Any]] = [self._lookups, *self._enqueues.values(), *self._claims_by_id.values()]
         for batcher in batchers:
             await batcher.flush()
@@ -126,7 +126,7 @@ class JobCalls:
         batcher = self._claims_by_id.get(identity.contract)
         if batcher is None:
             batcher = self._claims_by_id[identity.contract] = Batcher(
-                lambda asked: self._claim_ids(identity.contract, asked)
+                lambda calls: self._claim_ids(identity.contract, calls)
             )
         try:
             job = await batcher.ask((job_id, claimer))
@@ -138,18 +138,18 @@ class JobCalls:
             raise StaleLease(job_id, held_by=job.lease_owner, since=job.started_at)
         return job
 
-    async def _claim_ids(self, contract: str, asked: Sequence[tuple[int, Claimer]]) -> list[Job | TenureError]:
+    async def _claim_ids(self, contract: str, calls: Sequence[tuple[int, Claimer]]) -> list[Job | TenureError]:
         """Take jobs by id. Calls with the same claim key go in different statements: a key is for one call."""
         answers: dict[int, Job | TenureError] = {}
-        for members in group_claims([claimer for _, claimer in asked], len(asked)):
-            ids, claimers = zip(*(asked[n] for n in members), strict=True)
+        for members in group_claims([claimer for _, claimer in calls], len(calls)):
+            ids, claimers = zip(*(calls[n] for n in members), strict=True)
             try:
                 taken = await self.store.claim_ids_for_many(contract, ids, claimers, skip_locked=True)
             except TenureError as error:
                 answers |= dict.fromkeys(members, error)
             else:
                 answers |= zip(members, taken, strict=True)
-        return [answers[n] for n in range(len(asked))]
+        return [answers[n] for n in range(len(calls))]
 
     async def identity(self, job_id: int, caller: Caller) -> JobIdentity:
         """The identity of a job; refuses a job of another tenant."""
@@ -244,9 +244,9 @@ class JobCalls:
                 return row.claims
         return None
 
-    async def each(self, asked: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
+    async def each(self, calls: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
         """The answer to each of many calls; an error is an answer, unless all failed because the database is away."""
-        answers = await _answers(asked, begin)
+        answers = await _answers(calls, begin)
         failed = [one for one in answers if isinstance(one, TenureError)]
         if len(failed) == len(answers) and all(error_status(one) == 503 for one in failed):
             raise failed[0]
@@ -267,10 +267,10 @@ class JobCalls:
             self._identities.popitem(last=False)
 
 
-async def _answers(asked: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
+async def _answers(calls: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
     """Begin all calls, then wait for each answer or error; without a task for each, because there may be hundreds."""
     answers: list[Any] = []
-    for one in asked:
+    for one in calls:
         try:
             answers.append(begin(one))
         except TenureError as refused:

@@ -79,7 +79,7 @@ class ClaimGroup:
         """Whether the group has no claims."""
         return not self._claims
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         """Wait until all claims under way are answered."""
         await self._batcher.flush()
 
@@ -242,10 +242,10 @@ class WakeupRouter:
             if wanted.contract in due:
                 group.reset_cursor()
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         """Wait until all claims under way are answered."""
         for group in list(self._groups.values()):
-            await group.rest()
+            await group.flush()
 
     def close(self) -> None:
         """End all waits, now and from now on."""

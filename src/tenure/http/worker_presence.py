@@ -73,7 +73,7 @@ class WorkerPresence:
                 self._forget(worker.name)
             await self._store.workers.leave(replace(worker, through=self._through))
 
-    async def rest(self) -> None:
+    async def stop(self) -> None:
         """Stop writing."""
         if self._writer is not None:
             self._writer.cancel()

@@ -126,7 +126,7 @@ def step(contract: Contract, job: Standing, action: Action) -> Outcome:
     return _apply(contract, job, action, verb)
 
 
-def settle(contract: Contract, outcome: Outcome) -> Outcome:
+def pass_commit_point(contract: Contract, outcome: Outcome) -> Outcome:
     """Continue after a step that ended at a commit point, as the engine does unless it is interrupted."""
     if not isinstance(outcome, Stepped) or outcome.after.role != "settling" or not outcome.rows:
         return outcome  # the step moved nothing; upkeep settles jobs at a commit point

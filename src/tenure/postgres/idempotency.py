@@ -123,11 +123,11 @@ def _encode(answer: Any) -> str:
 
 
 def _decode(record: dict[str, Any]) -> Any:
-    ((kind, answer),) = record.items()
-    if kind == "moved":
+    ((answer_type, answer),) = record.items()
+    if answer_type == "moved":
         times = {"at": _parse_time(answer["at"]), "due_at": _parse_time(answer["due_at"])}
         return Moved(**{**answer, **times, "compensate": tuple(answer["compensate"])})
-    if kind == "noted":
+    if answer_type == "noted":
         return Noted(**{**answer, "lease_expires_at": _parse_time(answer["lease_expires_at"])})
     return answer
 

@@ -142,10 +142,10 @@ class Cursor(NamedTuple):
         """Parse the cursor of an earlier page; refuses any other text."""
         if text is None:
             return cls(False, validation.MAX_ID)
-        kind, _, number = text.partition("-")
-        if kind not in ("live", "finished") or not number.isascii() or not number.isdigit():
+        part, _, number = text.partition("-")
+        if part not in ("live", "finished") or not number.isascii() or not number.isdigit():
             raise BadInput(f"{text!r} is not a cursor. Next: pass `next` of the page before, like live-41")
-        return cls(kind == "finished", validation.check_integer("the cursor's id", int(number), 1, validation.MAX_ID))
+        return cls(part == "finished", validation.check_integer("the cursor's id", int(number), 1, validation.MAX_ID))
 
     @classmethod
     def of(cls, job: JobSummary) -> Cursor:
@@ -184,7 +184,7 @@ def _search(
     return found, Cursor(True, low) if len(ranges) > _RANGES else None
 
 
-def _age(kind: str, seconds: float | None) -> int | None:
+def _age(field: str, seconds: float | None) -> int | None:
     """Return an age in milliseconds; refuses an impossible one."""
-    age = validation.to_milliseconds(kind, seconds)
-    return None if age is None else validation.check_integer(f"{kind} in milliseconds", age, 0, MAX_AGE_S * 1_000)
+    age = validation.to_milliseconds(field, seconds)
+    return None if age is None else validation.check_integer(f"{field} in milliseconds", age, 0, MAX_AGE_S * 1_000)

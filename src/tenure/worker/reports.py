@@ -80,7 +80,7 @@ def name_some(jobs: Sequence[RunningJob], at_most: int = 5) -> str:
 def log_unreported(job: Job) -> None:
     """Log an error of this worker's own, because of which a job is not reported."""
     _log.exception(
-        "job %d of %s could not be settled; its lease will end, and its contract decides whether it runs again",
+        "job %d of %s could not be reported; its lease will end, and its contract decides whether it runs again",
         job.id, job.type, extra=fields_of(job),
     )  # fmt: skip
 

@@ -43,12 +43,12 @@ _CANCELS, _CANCEL_S = 3, 1.0
 _CHECK_THREADS_S = 0.02
 
 #: Numbers the workers of this process: the second and later ones have their number in their names.
-_numbers = itertools.count(1)
+_worker_numbers = itertools.count(1)
 
 
 def _default_name() -> str:
     """A name that no other worker has, in this process or in another one."""
-    number = next(_numbers)
+    number = next(_worker_numbers)
     return f"{socket.gethostname()}:{os.getpid()}" + (f":{number}" if number > 1 else "")
 
 

@@ -32,9 +32,9 @@ PATTERN_MEANINGS = {
 _TOKEN = "0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"
 
 
-def text(kind: str, **options: Any) -> Any:
-    """A text with the length limit of this kind of name."""
-    return Field(min_length=1, max_length=LENGTHS[kind], **options)
+def text(name: str, **options: Any) -> Any:
+    """A text with the length limit of this name."""
+    return Field(min_length=1, max_length=LENGTHS[name], **options)
 
 
 def described(description: str, **options: Any) -> Any:

@@ -215,7 +215,7 @@ async def claim_jobs(request: ApiRequest, body: Claim) -> dict[str, Any] | FastJ
 def _live_worker(body: Claim | WorkerHeartbeat, contracts: list[str]) -> LiveWorker:
     """A worker as it reports itself; refuses names that cannot be stored."""
     facts = {} if body.worker is None else body.worker.model_dump()
-    texts = {kind: [facts[kind]] for kind in ("application", "version", "host") if facts.get(kind) is not None}
+    texts = {field: [facts[field]] for field in ("application", "version", "host") if facts.get(field) is not None}
     _check_names(worker=[body.worker_id], queue=body.queues, contract=contracts, type=body.types or (), **texts)
     types = None if body.types is None else tuple(sorted(set(body.types)))
     return LiveWorker(
@@ -228,10 +228,10 @@ def _job_types(types: Iterable[JobType]) -> tuple[job_type.JobType, ...]:
 
 
 def _check_names(**names: Iterable[str]) -> None:
-    """Refuse names that cannot be stored, by their kind."""
-    for kind, given in names.items():
+    """Refuse names that cannot be stored, by their field."""
+    for field, given in names.items():
         for name in given:
-            validation.check_name(kind, name)
+            validation.check_name(field, name)
 
 
 async def report_worker(request: ApiRequest, body: WorkerHeartbeat) -> dict[str, Any]:

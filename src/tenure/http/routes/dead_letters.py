@@ -150,12 +150,12 @@ async def approve_letter(request: ApiRequest, body: Approve) -> dict[str, Any]:
 
 async def _find(request: ApiRequest) -> DeadLetter:
     """The dead letter with this id; refuses one of another tenant."""
-    number, who = int(request.path_text), request.caller
-    if not 0 < number <= MAX_ID:
-        raise Refused(None, f"there is no dead letter with id {number}", code="DLQ_ITEM_NOT_FOUND")
-    letter = await request.calls.store.letters.show(number)
+    letter_id, who = int(request.path_text), request.caller
+    if not 0 < letter_id <= MAX_ID:
+        raise Refused(None, f"there is no dead letter with id {letter_id}", code="DLQ_ITEM_NOT_FOUND")
+    letter = await request.calls.store.letters.show(letter_id)
     if who.tenant not in (None, letter.tenant_id):
-        raise ForeignTenant(f"dead letter {number} is another tenant's. Next: use a key of that tenant")
+        raise ForeignTenant(f"dead letter {letter_id} is another tenant's. Next: use a key of that tenant")
     return letter
 
 

@@ -66,32 +66,32 @@ async def run_job(request: ApiRequest, query: RunQuery) -> dict[str, Any]:
         raise Forbidden("running jobs by request is closed. Next: start the dispatcher with TENURE_INTERNAL_RUN=1")
     if query.force_fail and query.transient_fail:
         raise BadInput("a run fails for good or for now, not both. Next: give one of force_fail and transient_fail")
-    number, actor, calls = await request.own_job_id(), request.caller.actor, request.calls
-    job = await _hold(calls.store, number, actor)
+    job_id, actor, calls = await request.own_job_id(), request.caller.actor, request.calls
+    job = await _hold(calls.store, job_id, actor)
     if query.transient_fail or query.force_fail:
         await calls.report("fail", HolderCall(job.held, failure=_FORCED if query.force_fail else _TRANSIENT))
     else:
         await calls.store.succeed(job.held, {"run_by": actor})
     meta = {"trace_id": request.trace_id, "request_id": request.request_id}
-    return {"success": True, "data": await _run_data(calls.store, number), "meta": meta}
+    return {"success": True, "data": await _run_data(calls.store, job_id), "meta": meta}
 
 
-async def _hold(store: Store, number: int, actor: str) -> Job:
+async def _hold(store: Store, job_id: int, actor: str) -> Job:
     """The job under a lease: its holder's, or a new one, whether the job is due or not."""
-    (job,) = await store.jobs([number]) or (None,)
+    (job,) = await store.jobs([job_id]) or (None,)
     if job is None:
-        raise JobNotFound(number)
+        raise JobNotFound(job_id)
     if job.role not in HELD:
-        await store.make_due_now(number)
-        job = only_answer(await store.claim_by_id([number], worker=actor, contract=job.contract))
+        await store.make_due_now(job_id)
+        job = only_answer(await store.claim_by_id([job_id], worker=actor, contract=job.contract))
     if job.role == "leased":
         await store.start(job.held)
     return job
 
 
-async def _run_data(store: Store, number: int) -> dict[str, Any]:
+async def _run_data(store: Store, job_id: int) -> dict[str, Any]:
     """The job after the run, in the document's words."""
-    seen = await store.details(number)
+    seen = await store.details(job_id)
     job = seen.job
     due_at = job.due_at if job.role == "ready" else None
     wait_s = None if due_at is None else (due_at - seen.now).total_seconds()

@@ -251,12 +251,12 @@ async def report_many(request: ApiRequest, body: Batch) -> FastJsonResponse:
     """Report a verb for each of many jobs; an answer or a refusal for each, in the same order."""
     request.refuse_idempotency_key("in finishes and starts give each its idempotency_key; heartbeats need none")
     calls, items = request.calls, body.items()
-    numbers = map(int, (one.id for one in items))
-    identities = await calls.identities(number for number in numbers if 0 < number <= MAX_ID)
+    job_ids = map(int, (one.id for one in items))
+    identities = await calls.identities(job_id for job_id in job_ids if 0 < job_id <= MAX_ID)
 
     def begin(one: BatchItem) -> asyncio.Future[Any]:
-        number = parse_job_id(one.id)
-        held = calls.proof(identities[number], number, one.claims, one.lease_token, request.caller)
+        job_id = parse_job_id(one.id)
+        held = calls.proof(identities[job_id], job_id, one.claims, one.lease_token, request.caller)
         verb = one.verb.replace("-", "_")
         key = one.idempotency_key if isinstance(one, KeyedProof) else None
         return calls.report(verb, HolderCall(held, key, **_facts(verb, one)))

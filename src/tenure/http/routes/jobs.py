@@ -299,9 +299,9 @@ async def show_job(request: ApiRequest) -> dict[str, Any]:
 
 async def list_job_events(request: ApiRequest, query: EventPage) -> dict[str, Any]:
     """A job's log, in order, a page at a time: every hop, and every other fact that its contract logs."""
-    number = await request.own_job_id()
+    job_id = await request.own_job_id()
     after = min(parse_cursor(query.cursor) or 0, MAX_CLAIMS)
-    found = await request.calls.store.events(number, after=after, limit=query.limit + 1)
+    found = await request.calls.store.events(job_id, after=after, limit=query.limit + 1)
     page = found[: query.limit]
     more = str(page[-1].seq) if len(found) > query.limit else None
     return {"events": [ids_to_text(asdict(entry), "job_id") for entry in page], "next": more}

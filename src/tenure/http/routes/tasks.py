@@ -132,10 +132,10 @@ async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any]:
     """Claim a task by its id: `Claimed` with the lease, or `NotClaimed` with the reason."""
     token, calls, who = _lease_token(request.headers.get("idempotency-key")), request.calls, request.caller
     try:
-        number = _parse_task_id(body.task_id)
-        if body.types is not None and (await calls.identity(number, who)).type not in body.types:
+        job_id = _parse_task_id(body.task_id)
+        if body.types is not None and (await calls.identity(job_id, who)).type not in body.types:
             return {"status": "NotClaimed", "reason": "UnknownType"}
-        job = await calls.claim_by_id(number, Claimer(body.worker_id, 1, token), who)
+        job = await calls.claim_by_id(job_id, Claimer(body.worker_id, 1, token), who)
     except Refused as refused:
         return {"status": "NotClaimed", "reason": await _reason(request, refused)}
     calls.remember_attempt(job)
@@ -192,7 +192,7 @@ def _lease_token(header: str | None) -> UUID | None:
 
 
 def _parse_task_id(task_id: str) -> int:
-    """A task's id as a number; a text that cannot be one is not found."""
+    """A task's id as a job's id; a text that cannot be one is not found."""
     if not (task_id.isascii() and task_id.isdecimal() and len(task_id) < 20):
         raise JobNotFound(0)
     return parse_job_id(task_id)
@@ -200,8 +200,8 @@ def _parse_task_id(task_id: str) -> int:
 
 async def _reason(request: ApiRequest, refused: Refused) -> str:
     """Why a task cannot be claimed, in the document's words; for other states the state itself."""
-    for kind, reason in _REASONS.items():
-        if isinstance(refused, kind):
+    for refusal, reason in _REASONS.items():
+        if isinstance(refused, refusal):
             return reason
     if refused.reason_code == UNKNOWN_VERSION:
         return "UnknownVersion"
@@ -214,11 +214,11 @@ async def _reason(request: ApiRequest, refused: Refused) -> str:
 
 async def _held(request: ApiRequest, body: TaskHeartbeat) -> Held:
     """The claim of this attempt; refuses an attempt that does not exist."""
-    calls, number = request.calls, parse_job_id(body.task_id)
-    claims = await calls.claims_of(number, body.attempt, request.caller)
+    calls, job_id = request.calls, parse_job_id(body.task_id)
+    claims = await calls.claims_of(job_id, body.attempt, request.caller)
     if claims is None:
-        raise StaleLease(number)
-    return await calls.held(number, claims, body.lease_token, request.caller)
+        raise StaleLease(job_id)
+    return await calls.held(job_id, claims, body.lease_token, request.caller)
 
 
 def _task(job: Job) -> dict[str, Any]:
