@@ -15,6 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -62,8 +63,8 @@ class RemoteClient:
         self._requests = DispatcherRequests(url, key)
         self._max_bytes = max_bytes
         self._enqueues: Batcher[tuple[str, bool], Enqueued] = Batcher(self._make, at_once=4)
-        self._starts: Batcher[HolderCall, Moved | None] = Batcher(self._start)
-        self._ends: Batcher[tuple[str, HolderCall], Any] = Batcher(self._finish)
+        self._starts: Batcher[tuple[str, HolderCall], Moved | None] = Batcher(partial(self._report, "starts"))
+        self._ends: Batcher[tuple[str, HolderCall], Any] = Batcher(partial(self._report, "finishes"))
 
     async def close(self) -> None:
         """Wait until every call is answered, then close the connections."""
@@ -187,7 +188,7 @@ class RemoteClient:
     def call(self, verb: str, call: HolderCall) -> Awaitable[Any]:
         """Report a holder's verb for one job; starts and ends go in a batch with concurrent calls."""
         if verb == "start":
-            return self._starts.ask(call)
+            return self._starts.ask((verb, call))
         if HOLDER_VERBS[verb].ends_hold:
             return self._ends.ask((verb, call))
         return self._send(call.held, HOLDER_VERBS[verb].path, responses.moved_or_noted, self._facts(verb, call))
@@ -196,7 +197,7 @@ class RemoteClient:
         """Report a holder's verb for many jobs; an answer or an error for each, in order."""
         if verb == "heartbeat":
             return await self._heartbeat(calls)
-        return await self._finish([(verb, call) for call in calls])
+        return await self._report("finishes", [(verb, call) for call in calls])
 
     async def effects(self, job_id: int) -> dict[str, Any]:
         """The nodes of a job that have had their effect, newest first, with the result of each."""
@@ -234,30 +235,21 @@ class RemoteClient:
         url = f"/api/v1/jobs/{held.id}/{path}"
         return await self._requests.send("POST", url, f"{{{body}}}", read, about=held.id, traced=True)
 
-    async def _report(
-        self, endpoint: str, calls: Sequence[tuple[str, HolderCall]], read: Callable[[Any], Any]
-    ) -> list[Any]:
-        """Send calls to an endpoint that takes many; for each the answer as `read` returns it, or an error."""
+    async def _report(self, endpoint: str, calls: Sequence[tuple[str, HolderCall]]) -> list[Any]:
+        """Send calls to an endpoint that takes many; for each a move, a note, None (no such step) or an error."""
         items: list[str] = []
         for verb, call in calls:
             name = f'"id":"{call.held.id}"'
             if endpoint == "finishes":
                 name += f',"verb":"{HOLDER_VERBS[verb].path}"'
             items.append(f"{{{','.join([name, _proof(call.held), *self._facts(verb, call)])}}}")
+        read = responses.moved_or_none if endpoint == "starts" else responses.moved_or_noted
         about = [call.held.id for _, call in calls]
         return await self._requests.batch(f"/api/v1/{endpoint}", endpoint, items, lambda _, one: read(one), about=about)
 
-    async def _start(self, calls: Sequence[HolderCall]) -> list[Any]:
-        """Report for each of these jobs that its handler begins."""
-        return await self._report("starts", [("start", call) for call in calls], responses.moved_or_none)
-
-    async def _finish(self, calls: Sequence[tuple[str, HolderCall]]) -> list[Any]:
-        """Report the ends of holds; for each a move, a note, or an error."""
-        return await self._report("finishes", calls, responses.moved_or_noted)
-
     async def _heartbeat(self, calls: Sequence[HolderCall]) -> list[Any]:
         """Report that the work on these jobs goes on."""
-        answers = await self._report("heartbeats", [("heartbeat", call) for call in calls], responses.noted)
+        answers = await self._report("heartbeats", [("heartbeat", call) for call in calls])
         failed = [one for one in answers if isinstance(one, TenureError) and not isinstance(one, Refused)]
         if failed and len(failed) == len(answers):
             raise failed[0]

@@ -24,8 +24,8 @@ from tenure.postgres.engine import EngineUser, check_ids, only_answer
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_reclaimed
 from tenure.postgres.move import UNKNOWN_VERSION, Batch, move
 from tenure.postgres.quarantine import claim_skipping_unloggable, tenant_suffix
-from tenure.postgres.reap import reap_plan
 from tenure.postgres.statement import Atomic, Plan, statement
+from tenure.postgres.upkeep_verbs import reap_plan
 
 
 @dataclass(slots=True, eq=False)

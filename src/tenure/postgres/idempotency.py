@@ -2,6 +2,8 @@
 
 A holder's key is stored on the log row of its hop, and is looked up only when the gate refuses the call. An operator's
 key is stored in `tenure.key`, in the same transaction as the change; a refused call stores no key.
+
+The keys of enqueues are in `tenure.key` too: `enqueue.py` inserts them together with their jobs.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tenure.errors import BadInput
 from tenure.jobs import validation
+from tenure.jobs.formats import ids_to_text
 from tenure.jobs.search import MAX_AGE_S
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.ranges import list_ranges
@@ -53,6 +54,12 @@ class JobSummary(NamedTuple):
     def last_error(self) -> Mapping[str, Any] | None:
         """The last failure in short: type, code, and the start of its message."""
         return None if self.last_error_json is None else json.loads(self.last_error_json)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the job as JSON shows it in a list."""
+        fields = ids_to_text(self._asdict(), "id")
+        del fields["last_error_json"]
+        return {**fields, "last_error": self.last_error}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tenure.postgres.migrate import migrate, render_sql
-from tenure.postgres.reap import promote_plan, reap_plan
 from tenure.postgres.settle import settle_plan
 from tenure.postgres.store import Store
+from tenure.postgres.upkeep_verbs import promote_plan, reap_plan
 
 MARK: Final = "made for tests by tenure"
 _COMPLETE: Final = "a template of databases for tests, by tenure"

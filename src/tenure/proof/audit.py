@@ -33,7 +33,7 @@ from tenure.contracts.versions import from_description
 from tenure.jobs.validation import normalize_person
 from tenure.model.fold import Fault, fold
 from tenure.model.step import Row, Standing
-from tenure.postgres import audit as read
+from tenure.postgres import audit_reads as read
 from tenure.postgres.store import Store
 
 PAGE = 5_000

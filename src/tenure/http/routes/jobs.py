@@ -278,7 +278,7 @@ async def list_jobs(request: ApiRequest, query: JobSearch) -> dict[str, Any]:
     search = asdict(parse(query.q))
     search["tenant_id"] = request.caller.resolve_tenant(search["tenant_id"])
     page = await request.calls.store.find(**search, limit=query.limit, after=query.cursor)
-    jobs = [response.listed_job(job) for job in page.jobs]
+    jobs = [job.fields() for job in page.jobs]
     return {"jobs": jobs, "next": page.next, "stopped": page.stopped}
 
 
