@@ -15,7 +15,7 @@ from tenure.http import response
 from tenure.http.application import ApiRequest
 from tenure.http.long_poll import ClaimFilter
 from tenure.http.models import fields
-from tenure.http.models.fields import MAX_BATCH, MAX_WAIT_S, RequestBody, WorkerId, described, optional
+from tenure.http.models.fields import MAX_ITEMS, MAX_WAIT_S, RequestBody, WorkerId, described, optional
 from tenure.http.response import FastJsonResponse
 from tenure.http.routes.jobs import Job
 from tenure.jobs import job_type, validation
@@ -65,11 +65,11 @@ class Claim(RequestBody):
         'The queues to claim from, in this order; default ["default"].', default=["default"]
     )
     types: Annotated[fields.Types, Field(min_length=1)] | None = optional("Claim only these types; default any.")
-    options: Annotated[list[JobType], Field(max_length=MAX_BATCH)] | None = optional(
+    options: Annotated[list[JobType], Field(max_length=MAX_ITEMS)] | None = optional(
         "Type settings of the worker's code, used for its claims; default the stored ones."
     )
     worker: WorkerInfo | None = optional("What the worker reports about itself; default none.")
-    limit: Annotated[StrictInt, Field(ge=1, le=MAX_BATCH), fields.AS_WHOLE] = described(
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_ITEMS), fields.AS_WHOLE] = described(
         "The largest number of jobs; default 1.", default=1, examples=[10]
     )
     claim_key: fields.ClaimKey | None = optional(
@@ -172,7 +172,7 @@ class Wakeups(BaseModel):
 class DeclareTypes(RequestBody):
     """The settings of an application's job types that differ from their contracts."""
 
-    types: Annotated[list[JobType], Field(max_length=MAX_BATCH)] = described("One entry for each type and contract.")
+    types: Annotated[list[JobType], Field(max_length=MAX_ITEMS)] = described("One entry for each type and contract.")
     application: _Application = optional("The application of these settings; those of another live one are left alone.")
     declared_by: Annotated[StrictStr, fields.text("worker")] | None = optional(
         "The worker or process that declares them."

@@ -26,7 +26,7 @@ from tenure.errors import (
 )
 from tenure.http.application import ApiRequest, parse_job_id
 from tenure.http.models import fields
-from tenure.http.models.fields import MAX_BATCH, RequestBody, described, optional
+from tenure.http.models.fields import MAX_ITEMS, RequestBody, described, optional
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Held, Job
 from tenure.jobs.live_worker import LiveWorker
@@ -110,7 +110,7 @@ class TaskComplete(TaskHeartbeat):
 
     status: Literal["Completed", "Failed", "Canceled"] = described("How the attempt ended.")
     outputs: Any = optional("With Completed: the outputs, any JSON; default null.", examples=[[{"rows": 17}]])
-    events: Annotated[list[Any], Field(max_length=MAX_BATCH)] | None = optional(
+    events: Annotated[list[Any], Field(max_length=MAX_ITEMS)] | None = optional(
         "Events to store with it; default none."
     )
     error_message: Annotated[StrictStr, Field(max_length=8_000)] | None = optional("With Failed: what went wrong.")
