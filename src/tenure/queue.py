@@ -13,8 +13,6 @@ contract's own: under another contract than `simple` they are its document's wor
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -28,6 +26,7 @@ from tenure.errors import BadInput, JobNotFound, Refused
 from tenure.jobs import validation
 from tenure.jobs.holder_call import HOLDER_VERBS, HolderCall
 from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.live_worker import process_name
 from tenure.jobs.outcome import Moved, Noted
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class AsyncTaskQueue:
     ) -> list[TaskRow]:
         """Take up to `limit` tasks that are due."""
         store = await self._opened()
-        name = f"{socket.gethostname()}:{os.getpid()}" if worker is None else worker
+        name = process_name() if worker is None else worker
         jobs = await store.claim(
             self.contract,
             queues,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tenure.client.batching import Batcher
 from tenure.contracts.declaration import Contract
-from tenure.errors import Busy, JobNotFound, Refused, StaleLease, TenureError
+from tenure.errors import Busy, JobNotFound, Refused, TenureError
 from tenure.http.authentication import Caller
 from tenure.http.error_response import ForeignTenant, error_status
 from tenure.http.long_poll import ClaimFilter, WakeupRouter, group_claims
@@ -26,7 +26,7 @@ from tenure.jobs import validation
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Held, Job, NewJob
 from tenure.jobs.outcome import Enqueued
-from tenure.postgres.claim import Claimer
+from tenure.postgres.claim import Claimer, check_owner
 from tenure.postgres.engine import only_answer
 from tenure.postgres.store import Store
 from tenure.queue import HolderReports
@@ -114,8 +114,7 @@ class JobCalls:
         for job in jobs:
             if claim_filter.tenant not in (None, job.tenant_id):
                 raise ForeignTenant("this claim key is another tenant's. Next: make a new one for each claim")
-            if job.lease_owner != claimer.worker:
-                raise StaleLease(job.id, held_by=job.lease_owner, since=job.started_at)
+        check_owner(jobs, claimer.worker)
         for job in jobs:
             self._remember(job.id, JobIdentity(job.contract, job.version, job.tenant_id, job.type))
         return jobs
@@ -134,8 +133,7 @@ class JobCalls:
             # Another transaction has its row: wait for it outside of the batch, two at a time.
             async with self._waiting_claims:
                 job = only_answer(await self.store.claim_ids_for_many(identity.contract, [job_id], [claimer]))
-        if job.lease_owner != claimer.worker:
-            raise StaleLease(job_id, held_by=job.lease_owner, since=job.started_at)
+        check_owner([job], claimer.worker)
         return job
 
     async def _claim_ids(self, contract: str, calls: Sequence[tuple[int, Claimer]]) -> list[Job | TenureError]:

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import os
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from tenure.client.retry import wait_until_available
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput
 from tenure.jobs import validation
-from tenure.jobs.live_worker import LiveWorker, host_and_pid
+from tenure.jobs.live_worker import LiveWorker, host_and_pid, process_name
 from tenure.jobs.wakeup import JOB_CHANGED
 from tenure.middleware import Middleware
 from tenure.task import Task
@@ -49,7 +48,7 @@ _worker_numbers = itertools.count(1)
 def _default_name() -> str:
     """A name that no other worker has, in this process or in another one."""
     number = next(_worker_numbers)
-    return f"{socket.gethostname()}:{os.getpid()}" + (f":{number}" if number > 1 else "")
+    return process_name() + (f":{number}" if number > 1 else "")
 
 
 async def complete(coroutine: Coroutine[Any, Any, None]) -> None:
