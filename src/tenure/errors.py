@@ -345,8 +345,8 @@ class ValidationError(TaskError):
         self.reason = reason
 
 
-def _refusal(kind: type[Refused], args: tuple[Any, ...], state: dict[str, Any]) -> Refused:
-    refused = kind.__new__(kind, *args)
+def _refusal(error_class: type[Refused], args: tuple[Any, ...], state: dict[str, Any]) -> Refused:
+    refused = error_class.__new__(error_class, *args)
     refused.__dict__.update(state)
     return refused
 
@@ -359,8 +359,8 @@ _DEFAULT_ATTRIBUTES: Final[Mapping[type[Refused], Mapping[str, Any]]] = {
     IdempotencyConflict: {"key": ""},
 }
 _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
-    kind.code: kind
-    for kind in (
+    error_class.code: error_class
+    for error_class in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
         IdempotencyConflict, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
     )
@@ -371,7 +371,8 @@ def error_from_code(
     code: str, message: str, job_id: int | None = None, *, invalid: Collection[str] = ()
 ) -> TenureError:
     """Return the error for a code; codes in `invalid` are contracts' own codes of InvalidTransition."""
-    kind = _BY_CODE.get(code) or (InvalidTransition if code in invalid else Refused)
-    if issubclass(kind, Refused):
-        return _refusal(kind, (message,), {**_DEFAULT_ATTRIBUTES.get(kind, {}), "job_id": job_id, "reason_code": code})
-    return kind(message)
+    error_class = _BY_CODE.get(code) or (InvalidTransition if code in invalid else Refused)
+    if issubclass(error_class, Refused):
+        state = {**_DEFAULT_ATTRIBUTES.get(error_class, {}), "job_id": job_id, "reason_code": code}
+        return _refusal(error_class, (message,), state)
+    return error_class(message)

@@ -13,11 +13,10 @@ contract's own: under another contract than `simple` they are its document's wor
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
@@ -25,8 +24,9 @@ from tenure.client.batching import Batcher
 from tenure.contracts.declaration import HELD
 from tenure.errors import BadInput, JobNotFound, Refused
 from tenure.jobs import validation
-from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.holder_call import HOLDER_VERBS, HolderCall
 from tenure.jobs.job import Failure, Held, Job, NewJob
+from tenure.jobs.live_worker import process_name
 from tenure.jobs.outcome import Moved, Noted
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class AsyncTaskQueue:
     ) -> list[TaskRow]:
         """Take up to `limit` tasks that are due."""
         store = await self._opened()
-        name = f"{socket.gethostname()}:{os.getpid()}" if worker is None else worker
+        name = process_name() if worker is None else worker
         jobs = await store.claim(
             self.contract,
             queues,
@@ -365,6 +365,29 @@ class FailureReporter:
         """Wait until every reported failure is answered."""
         for queue in list(self._queues.values()):
             await queue._failures.flush()
+
+
+class HolderReports:
+    """Reports holders' verbs on one open store, in batches with concurrent calls; failures by `fail_task`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._failures = FailureReporter(store)
+        self._batchers: dict[str, Batcher[HolderCall, Any]] = {
+            name: Batcher(partial(store.report, name)) for name, verb in HOLDER_VERBS.items() if verb.is_batched
+        }
+
+    def report(self, verb: str, call: HolderCall) -> Awaitable[Any]:
+        """Report a verb for one job; the answer, or its refusal."""
+        if verb == "fail":
+            return self._failures.report(call)
+        return self._batchers[verb].ask(call) if verb in self._batchers else self._store.report_one(verb, call)
+
+    async def flush(self) -> None:
+        """Wait until every reported verb is answered."""
+        for batcher in self._batchers.values():
+            await batcher.flush()
+        await self._failures.flush()
 
 
 def _task(job: Job) -> TaskRow:

@@ -14,17 +14,17 @@ SOURCES = Path(tenure.__file__).parent
 ALLOWED = ("postgres/", "proof/", "queue.py")
 
 
-#: They report any verb to the store, and failures to `FailureReporter` before; planted bugs show that tests notice.
+#: They report any verb to the store, and failures to `HolderReports` before; planted bugs show that tests notice.
 ROUTE_FAILURES = {"client/direct.py", "http/job_calls.py"}
 
 
 def reports_a_failure(node: ast.AST) -> bool:
-    """Whether this is a call of `store.fail` or `store.report`, with "fail" or a verb known only at run time."""
+    """Whether this calls `store.fail`, or `store.report` or `report_one` with "fail" or a verb known at run time."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     owner = node.func.value
     named = getattr(owner, "attr", getattr(owner, "id", "")).strip("_")
-    if node.func.attr == "report" and named == "store":
+    if node.func.attr in ("report", "report_one") and named == "store":
         verb = node.args[0] if node.args else None
         return not isinstance(verb, ast.Constant) or verb.value == "fail"
     return node.func.attr == "fail" and named == "store"

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from pydantic import ValidationError
 
-from tenure.http.models import holding, jobs
+from tenure.http.routes import holding, jobs
 from tests.conftest import Databases
 from tests.harness import Harness
 from tests.http.conftest import Caller, serving

@@ -112,7 +112,7 @@ def test_an_example_of_a_body_is_taken_as_it_stands() -> None:
 
 def _body(name: str) -> type[RequestBody] | None:
     for part in ("jobs", "claims", "holding", "operators", "dead_letters", "tasks"):
-        found = getattr(import_module(f"tenure.http.models.{part}"), name, None)
+        found = getattr(import_module(f"tenure.http.routes.{part}"), name, None)
         if isinstance(found, type) and issubclass(found, RequestBody):
             return found
     return None

@@ -167,7 +167,7 @@ async def test_a_worker_that_left_through_another_dispatcher_is_not_entered_agai
     here.record(far, unbound=True, complete=True)  # it lives after all
     await here._try_write()
     assert names(db) == ["far"]
-    await here.rest()
+    await here.stop()
 
 
 @pytest.mark.usefixtures("when_told")
@@ -184,7 +184,7 @@ async def test_a_worker_that_leaves_while_it_is_entered_stays_away(patient_store
     await leaving
     await until(lambda: db.value(_AT_WORK) == 0)  # the entering is over, too
     assert names(db) == []
-    await here.rest()
+    await here.stop()
 
 
 @pytest.mark.usefixtures("soon")
@@ -195,7 +195,7 @@ async def test_a_worker_whose_texts_cannot_be_stored_keeps_no_other_one_off_the_
     for name, host in (("odd", "bo\x00x"), ("plain", "box")):  # in another encoding many a character is like this one
         here.record(LiveWorker(name, ("mail",), ("standard",), host=host, pid=7), unbound=True)
     await until(lambda: names(db) == ["plain"])
-    await here.rest()
+    await here.stop()
     odd = {**FAR, "host": "bo\x00x"}
     with serving(dsn) as url, httpx2.Client(base_url=url) as client:
         for answer in (

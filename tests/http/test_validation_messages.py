@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from tenure.http import validation_messages
-from tenure.http.models.jobs import Enqueue
+from tenure.http.routes.jobs import Enqueue
 
 TOKEN = "0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"
 PROOF: dict[str, Any] = {"claims": 1, "lease_token": TOKEN}

@@ -18,7 +18,7 @@ from tenure.contracts.declaration import HELD, Contract, Role, paths
 from tenure.model.counterexample import Counterexample
 from tenure.model.explore import Report, explore, is_explorable
 from tenure.model.invariants import INVARIANTS
-from tenure.model.step import HOLDER_ACTIONS, Action, Outcome, Row, Standing, Stepped, step
+from tenure.model.step import HOLDER_ACTIONS, Action, LogRow, Outcome, Standing, Stepped, step
 from tests.broken import BROKEN, GATE_B2, PHASE27, RELIABILITY, STANDARD, also, declared, without
 
 Step = Callable[[Contract, Standing, Action], Outcome]
@@ -149,7 +149,7 @@ def grasping(contract: Contract, job: Standing, action: Action) -> Outcome:
 def undead(contract: Contract, job: Standing, action: Action) -> Outcome:
     """What is finished can still be cancelled."""
     if job.role == "done" and action.verb == "cancel":
-        row = Row("cancel", job.state, "cancelled", job.claims, job.counter)
+        row = LogRow("cancel", job.state, "cancelled", job.claims, job.counter)
         return Stepped(replace(job, state="cancelled"), (row,))
     return step(contract, job, action)
 

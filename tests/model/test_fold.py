@@ -14,11 +14,11 @@ import pytest
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.model.fold import Fault, fold
-from tenure.model.step import HOLDER_ACTIONS, Action, Row, Standing, Stepped, new_standing, step
+from tenure.model.step import HOLDER_ACTIONS, Action, LogRow, Standing, Stepped, new_standing, step
 
 STANDARD, SIMPLE, RELIABILITY = BUILT_IN["standard"], BUILT_IN["simple"], BUILT_IN["reliability"]
 
-Log = list[Row]
+Log = list[LogRow]
 
 
 #: What keeps a job going, and what mostly ends it: said rarely, so that lives are long.
@@ -74,7 +74,7 @@ def told(job: Standing) -> tuple[str, str, int, int, int, bool]:
 
 def after(contract: Contract, words: str) -> Log:
     """The log of a job that may run twice, after these words."""
-    job, log = new_standing(contract, 2), list[Row]()
+    job, log = new_standing(contract, 2), list[LogRow]()
     for verb in words.split():
         outcome = step(contract, job, Action(verb, job.claims if verb in HOLDER_ACTIONS else None))
         assert isinstance(outcome, Stepped), verb
@@ -116,7 +116,7 @@ def test_a_log_with_a_row_less_or_a_row_twice_is_found_at_that_row(name: str) ->
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_log_with_one_wrong_word_or_number_is_found_at_that_row(name: str) -> None:
     contract = BUILT_IN[name]
-    changes: list[Callable[[Row], Row]] = [
+    changes: list[Callable[[LogRow], LogRow]] = [
         lambda row: replace(row, trigger="succeed" if row.trigger == "claim" else "claim"),
         lambda row: replace(row, to_state="nowhere"),
         lambda row: replace(row, from_state="nowhere"),
@@ -167,8 +167,8 @@ def test_a_counter_that_is_off_by_one_is_named() -> None:
 def test_a_claim_too_many_is_named() -> None:
     log = after(STANDARD, "claim lapse reap claim lapse")
     again = [
-        Row("expire", "running", "queued", claims=2, counter=2),
-        Row("claim", "queued", "running", claims=3, counter=3),
+        LogRow("expire", "running", "queued", claims=2, counter=2),
+        LogRow("claim", "queued", "running", claims=3, counter=3),
     ]
     assert fold(STANDARD, 2, [*log, *again]) == Fault(4, "standard has no expire from running to queued there")
     assert isinstance(fold(STANDARD, 3, [*log, *again]), Standing)
@@ -177,7 +177,7 @@ def test_a_claim_too_many_is_named() -> None:
 def test_a_retry_too_many_and_a_giving_up_too_early_are_named() -> None:
     log = after(STANDARD, "claim fail")
     assert fold(STANDARD, 1, log) == Fault(2, "standard has no retry from running to queued there")
-    given_up = [log[0], Row("exhaust", "running", "dead", claims=1, counter=1)]
+    given_up = [log[0], LogRow("exhaust", "running", "dead", claims=1, counter=1)]
     assert fold(STANDARD, 2, given_up) == Fault(2, "standard has no exhaust from running to dead there")
     assert isinstance(fold(STANDARD, 1, given_up), Standing)
 
@@ -186,7 +186,7 @@ def test_a_fact_that_the_contract_does_not_declare_is_named() -> None:
     beaten = after(RELIABILITY, "claim heartbeat")
     assert isinstance(fold(RELIABILITY, 2, beaten), Standing)
     (claimed,) = after(STANDARD, "claim")
-    beat = Row("heartbeat", "running", "running", claims=1, counter=1, hop=False)
+    beat = LogRow("heartbeat", "running", "running", claims=1, counter=1, hop=False)
     assert fold(STANDARD, 2, [claimed, beat]) == Fault(2, "heartbeat is not a fact that standard logs")
 
 

@@ -11,7 +11,17 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.model.step import Action, Refused, Row, Standing, Stepped, in_budget, new_standing, settle, step
+from tenure.model.step import (
+    Action,
+    LogRow,
+    RefusedStep,
+    Standing,
+    Stepped,
+    in_budget,
+    new_standing,
+    pass_commit_point,
+    step,
+)
 from tests.actions import action
 
 #: contract → (the words, the states that the log walks through). Each job may run twice; gate_b2's four times.
@@ -106,10 +116,10 @@ REFUSALS = [
 ]
 
 
-def lived(contract: Contract, words: str, job: Standing | None = None) -> tuple[Standing, list[Row]]:
+def lived(contract: Contract, words: str, job: Standing | None = None) -> tuple[Standing, list[LogRow]]:
     """How a job stands after these words, and its log; every word is heard."""
     job = job or new_standing(contract, None if contract.budget.minimum == contract.budget.maximum else 2)
-    log: list[Row] = []
+    log: list[LogRow] = []
     for word in words.split():
         outcome = step(contract, job, action(word, job))
         assert isinstance(outcome, Stepped), f"{word} in {job} is refused: {outcome}"
@@ -134,7 +144,7 @@ def test_a_life_goes_through_its_contracts_states(name: str, words: str, states:
 def test_what_may_not_be_is_refused(name: str, words: str, why: str) -> None:
     *before, last = words.split()
     job, _ = lived(BUILT_IN[name], " ".join(before))
-    assert step(BUILT_IN[name], job, action(last, job)) == Refused(why)  # type: ignore[arg-type]
+    assert step(BUILT_IN[name], job, action(last, job)) == RefusedStep(why)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -149,11 +159,11 @@ def test_every_trigger_of_every_contract_is_pulled_in_some_life(name: str) -> No
 def test_rows_carry_the_claims_and_the_contracts_own_counter() -> None:
     _, log = lived(BUILT_IN["dispatcher"], "claim fail ripen promote claim fail")
     assert log == [
-        Row("claim", "Queued", "Running", claims=1, counter=1),
-        Row("retry", "Running", "Failed", claims=1, counter=1),
-        Row("promote", "Failed", "Queued", claims=1, counter=2),
-        Row("claim", "Queued", "Running", claims=2, counter=2),
-        Row("exhaust", "Running", "Failed", claims=2, counter=2),
+        LogRow("claim", "Queued", "Running", claims=1, counter=1),
+        LogRow("retry", "Running", "Failed", claims=1, counter=1),
+        LogRow("promote", "Failed", "Queued", claims=1, counter=2),
+        LogRow("claim", "Queued", "Running", claims=2, counter=2),
+        LogRow("exhaust", "Running", "Failed", claims=2, counter=2),
     ]
 
 
@@ -185,13 +195,13 @@ def test_a_step_that_ends_at_a_commit_point_is_settled_at_once_unless_stopped() 
     contract = BUILT_IN["gate_b2"]
     job, _ = lived(contract, "claim")
     first = step(contract, job, Action("fail", 1, verdict="fatal"))
-    whole = settle(contract, first)
+    whole = pass_commit_point(contract, first)
     assert isinstance(first, Stepped)
     assert isinstance(whole, Stepped)
     assert (first.after.state, whole.after.state, whole.trigger) == ("dlq_pending", "failed", "fatal")
     assert [row.to_state for row in whole.rows] == ["dlq_pending", "dlq_recorded", "failed"]
-    assert settle(contract, Refused("stale")) == Refused("stale")
-    assert settle(contract, Stepped(job)) == Stepped(job)
+    assert pass_commit_point(contract, RefusedStep("stale")) == RefusedStep("stale")
+    assert pass_commit_point(contract, Stepped(job)) == Stepped(job)
 
 
 def test_time_lets_leases_run_out_and_jobs_become_due_and_logs_nothing() -> None:
@@ -215,7 +225,7 @@ def test_upkeep_that_comes_too_early_changes_nothing(verb: str) -> None:
 def test_a_job_that_is_born_for_later_is_claimed_when_it_is_due() -> None:
     contract = BUILT_IN["standard"]
     later = new_standing(contract, due=False)
-    assert step(contract, later, Action("claim")) == Refused("not_due")
+    assert step(contract, later, Action("claim")) == RefusedStep("not_due")
     assert lived(contract, "ripen claim", later)[0].state == "running"
 
 
@@ -223,14 +233,14 @@ def test_a_heartbeat_saves_an_expired_lease_only_where_it_is_valid_until_taken()
     standard, forfeiting = BUILT_IN["standard"], BUILT_IN["reliability"]
     assert not lived(standard, "claim lapse heartbeat")[0].expired
     lost, _ = lived(forfeiting, "claim start lapse")
-    assert step(forfeiting, lost, Action("heartbeat", 1)) == Refused("stale")
+    assert step(forfeiting, lost, Action("heartbeat", 1)) == RefusedStep("stale")
 
 
 def test_declared_facts_are_logged_and_are_no_hops() -> None:
     _, log = lived(BUILT_IN["standard"], "claim cancel:soft cancel:soft")
-    assert log[1:] == [Row("cancel_requested", "running", "running", claims=1, counter=1, hop=False)]
+    assert log[1:] == [LogRow("cancel_requested", "running", "running", claims=1, counter=1, hop=False)]
     _, log = lived(BUILT_IN["reliability"], "claim heartbeat")
-    assert log[1:] == [Row("heartbeat", "assigned", "assigned", claims=1, counter=1, hop=False)]
+    assert log[1:] == [LogRow("heartbeat", "assigned", "assigned", claims=1, counter=1, hop=False)]
     assert lived(BUILT_IN["phase27"], "claim heartbeat")[1][1:] == []
 
 
@@ -253,7 +263,7 @@ def test_a_success_that_arrives_after_a_soft_cancel_still_wins() -> None:
 def test_a_soft_cancel_of_a_job_that_has_not_started_waits_only_for_effects_to_be_undone() -> None:
     contract = BUILT_IN["reliability"]
     job, log = lived(contract, "claim cancel:soft")
-    assert (job.state, job.held, log[-1]) == ("cancelled", False, Row("cancel", "assigned", "cancelled", 1, 1))
+    assert (job.state, job.held, log[-1]) == ("cancelled", False, LogRow("cancel", "assigned", "cancelled", 1, 1))
     asked, _ = lived(contract, "claim effect:undo cancel:soft")
     assert (asked.state, asked.held, asked.cancelling) == ("assigned", True, True)
     ended, log = lived(contract, "cancelled compensated", asked)

@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant(
         "reaped-together-or-not-at-all",
         "One lost job that cannot be logged stops the reaping of the others",
-        "postgres/reap.py",
+        "postgres/upkeep_verbs.py",
         "            if not is_row_error(error):\n                raise\n",
         "            raise\n",
         ("postgres/test_unloggable.py::test_one_lost_job_that_cannot_be_logged_does_not_stop_the_reaping_of_others",),

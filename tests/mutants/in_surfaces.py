@@ -6,20 +6,15 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
-        "route-writes-failures-itself",
-        "The dispatcher's routes write failures without `fail_task`",
-        "http/job_calls.py",
-        "asyncio.create_task(self._fail_task.report(call))",
-        "asyncio.create_task(self._report_alone(verb, call))",
-        ("http/test_failures.py::test_without_fail_task_no_route_writes_a_failure[in_a_batch]",),
-    ),
-    Mutant(
-        "worker-writes-failures-itself",
-        "The worker beside the database writes failures without `fail_task`",
-        "client/direct.py",
-        "return self._fail_task.report(call)",
-        "return self._report_alone(verb, call)",
-        ("worker/test_requirements_simple.py::test_without_fail_task_the_worker_itself_writes_nothing",),
+        "failures-written-past-the-queue",
+        "The worker beside the database and the dispatcher's routes write failures without `fail_task`",
+        "queue.py",
+        "return self._failures.report(call)",
+        "return self._store.report_one(verb, call)",
+        (
+            "http/test_failures.py::test_without_fail_task_no_route_writes_a_failure[in_a_batch]",
+            "worker/test_requirements_simple.py::test_without_fail_task_the_worker_itself_writes_nothing",
+        ),
     ),
     Mutant(
         "retry-logged-with-another-time",

@@ -79,7 +79,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one statement carry two small payloads at the most."""
-    monkeypatch.setattr("tenure.postgres.statement._MAX_BYTES", 14)
+    monkeypatch.setattr("tenure.postgres.statement._MAX_STATEMENT_BYTES", 14)
 
 
 @pytest.mark.parametrize("left", range(0, 10, 3))

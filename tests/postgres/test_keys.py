@@ -159,15 +159,5 @@ async def test_the_database_itself_refuses(store: Store, db: Harness, what: str)
         db.sql("update tenure.api_key set scopes = %s, person = 'Ada'", list(SCOPES))
 
 
-async def test_admin_may_do_everything_and_the_others_what_they_name(store: Store) -> None:
-    worker, _ = await made(store, scopes=["work", "enqueue"])
-    admin, _ = await made(store, scopes=["admin"])
-    assert [worker.allows(scope) for scope in SCOPES] == [True, True, False, False, False]
-    assert [admin.allows(scope) for scope in SCOPES] == [True] * 5
-    assert (worker.allows("operate", "work"), worker.allows("operate", "approve"), worker.allows()) == (
-        True, False, False,
-    )  # fmt: skip
-
-
 def test_whatever_a_stranger_sends_has_a_digest() -> None:
     assert len({hash_key(text) for text in ("", "\x00", "\ud800", "x" * 100_000, "ü")}) == 5

@@ -11,8 +11,7 @@ from tenure.errors import InvalidTransition, NotDue, Refused, StaleLease
 from tenure.jobs.job import Held, Job
 from tenure.jobs.outcome import Effect, Moved, Noted
 from tenure.model.fold import fold
-from tenure.model.step import Action, Outcome, Row, Standing
-from tenure.model.step import Refused as Refusal
+from tenure.model.step import Action, LogRow, Outcome, RefusedStep, Standing
 
 #: What the log tells of a job; who holds it now, and what is asked of it, is on the row alone.
 TOLD_BY_LOG = ("state", "role", "limit", "counter", "claims", "raises", "letter")
@@ -84,7 +83,7 @@ def said(answer: Any) -> Said:
 def expected(contract: Contract, before: Standing, action: Action, outcome: Outcome, known: Known) -> Said:
     """The model's answer."""
     verb = action.verb
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, RefusedStep):
         return NOTHING if verb == "claim" and action.flag else _refusal(contract, before, action, outcome, known)
     after, trigger = outcome.after, outcome.trigger
     if trigger in ("claim", "reclaim"):
@@ -104,7 +103,7 @@ def expected(contract: Contract, before: Standing, action: Action, outcome: Outc
     return Said("moved", (trigger, before.state, after.state, after.role, after.claims, after.counter, undo))
 
 
-def _refusal(contract: Contract, before: Standing, action: Action, refused: Refusal, known: Known) -> Said:
+def _refusal(contract: Contract, before: Standing, action: Action, refused: RefusedStep, known: Known) -> Said:
     if not may_cancel(contract, action):
         return Said("cancel_mode")
     if refused.why == "stale":
@@ -137,16 +136,16 @@ def row_differences(contract: Contract, row: Mapping[str, Any], model: Standing)
     return _unequal("the row", seen, model, [one.name for one in fields(Standing)])
 
 
-def log_differences(added: Sequence[Sequence[Any]], rows: Sequence[Row], before: int, after: int) -> list[str]:
+def log_differences(added: Sequence[Sequence[Any]], rows: Sequence[LogRow], before: int, after: int) -> list[str]:
     """What of the log's new rows (each behind its seq) is not as the model has it, given the row's seq."""
-    logged = [Row(*event[1:]) for event in added]
+    logged = [LogRow(*event[1:]) for event in added]
     wrong = [] if logged == list(rows) else [f"the log got {_lines(logged)}, and must get {_lines(rows)}"]
     if [event[0] for event in added] != list(range(before + 1, after + 1)):
         wrong.append(f"seq of the row went from {before} to {after}, and the log got {[event[0] for event in added]}")
     return wrong
 
 
-def fold_differences(contract: Contract, limit: int, log: Sequence[Row], model: Standing) -> list[str]:
+def fold_differences(contract: Contract, limit: int, log: Sequence[LogRow], model: Standing) -> list[str]:
     """What the whole log, folded, tells otherwise than the model."""
     folded = fold(contract, limit, log)
     if not isinstance(folded, Standing):
@@ -165,7 +164,7 @@ def _unequal(what: str, seen: Standing, model: Standing, names: Sequence[str]) -
     return [f"{name} of {what} is {found!r}, and must be {must!r}" for name, found, must in pairs if found != must]
 
 
-def _lines(rows: Sequence[Row]) -> str:
+def _lines(rows: Sequence[LogRow]) -> str:
     told = [
         f"{row.trigger} {row.from_state}→{row.to_state} (claim {row.claims}, counter {row.counter})"
         if row.hop

@@ -20,8 +20,7 @@ from tenure.jobs.job import Failure, Held, Job, NewJob
 from tenure.jobs.job_type import JobType
 from tenure.jobs.outcome import Effect
 from tenure.model.counterexample import Counterexample, Move, World
-from tenure.model.step import HOLDER_ACTIONS, Action, Row, Standing, Stepped, settle, step
-from tenure.model.step import Refused as Refusal
+from tenure.model.step import HOLDER_ACTIONS, Action, LogRow, RefusedStep, Standing, Stepped, pass_commit_point, step
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.registry import Registry
 from tenure.postgres.store import Store
@@ -125,17 +124,17 @@ class Player:
         self.model = born
         self.story: list[tuple[Move, World]] = []
         self.known = Known()
-        self.log: list[Row] = []
+        self.log: list[LogRow] = []
         self.row = self._look()
         self._agree(row_differences(self.contract, self.row, born))
 
     def act(self, action: Action, *, stopped: bool = False) -> None:
         """Do it, and compare everything with the model; `stopped` leaves a job at the commit point that it reaches."""
         contract, before = self.contract, self.model
-        outcome = step(contract, before, action) if may_cancel(contract, action) else Refusal("invalid")
+        outcome = step(contract, before, action) if may_cancel(contract, action) else RefusedStep("invalid")
         stopped = stopped and isinstance(outcome, Stepped) and outcome.after.role == "settling" != before.role
         if not stopped:
-            outcome = settle(contract, outcome)
+            outcome = pass_commit_point(contract, outcome)
         after, rows = (outcome.after, outcome.rows) if isinstance(outcome, Stepped) else (before, ())
         self.stage.steps += 1
         self.story.append((Move(self._who(action), action), World(after, ())))
@@ -145,9 +144,9 @@ class Player:
         wrong = [] if answer == must else [f"the answer is {answer}, and must be {must}"]
         wrong += row_differences(contract, row, after)
         wrong += log_differences(row["log"], rows, self.row["seq"], row["seq"])
-        self.log += [Row(*event[1:]) for event in row["log"]]
+        self.log += [LogRow(*event[1:]) for event in row["log"]]
         wrong += fold_differences(contract, self.born.limit, self.log, after)
-        idle = isinstance(outcome, Refusal) or (action.verb in (*UPKEEP, "cancel") and after == before)
+        idle = isinstance(outcome, RefusedStep) or (action.verb in (*UPKEEP, "cancel") and after == before)
         if idle and row["xmin"] != self.row["xmin"]:
             wrong.append("the row was written, and must be left alone")
         self._agree(wrong)

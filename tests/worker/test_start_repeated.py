@@ -59,7 +59,7 @@ async def test_lost_answer_to_a_start_spends_no_attempt(app: App, db: Harness, m
 async def test_lost_answer_to_a_start_through_a_dispatcher_spends_no_attempt(
     dsn: str, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = losing(monkeypatch, RemoteClient, "_start")
+    calls = losing(monkeypatch, RemoteClient, "_report", "starts")
     with dispatching(dsn, "--log-level", "warning") as (_, url):
         async with App(dispatcher_url=url, settings=Settings()) as app:
             await ran_once(app, db)

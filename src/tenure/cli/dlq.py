@@ -11,7 +11,7 @@ import typer
 from tenure.cli.command import Output, Store, command, requeued, table_output
 from tenure.cli.options import Actor, Limit, OnlyContract, OnlyTenant, id_parser, os_user
 from tenure.cli.output import card, document, timestamp
-from tenure.jobs.formats import describe_failure, ids_to_text
+from tenure.jobs.formats import describe_failure
 from tenure.jobs.why import dead_letter_commands
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def list_(
     found = await store.letters.list(contract=contract, tenant_id=tenant, status=status, limit=limit + 1, after=after)
     page, last = found[:limit], str(found[limit - 1].id) if len(found) > limit else None
     notes = [f"there are more. Next: tenure dlq list --after {last}, with the same options"] if last else []
-    data = {"dead_letters": list(map(_fields, page)), "next": last}
+    data = {"dead_letters": [letter.fields() for letter in page], "next": last}
     return table_output(data, _HEAD, map(_row, page), "no dead letters", notes)
 
 
@@ -61,7 +61,7 @@ async def list_(
 async def show(store: Store, letter_id: _Letter) -> Output:
     """Show a dead letter: the job, the reason, and the decision about it."""
     letter = await store.letters.show(letter_id)
-    return Output(_fields(letter), _card(letter))
+    return Output(letter.fields(), _card(letter))
 
 
 @command
@@ -96,16 +96,7 @@ def _discarded(letter: DeadLetter) -> Output:
             f"dead letter {letter.id} stays open until another person than {letter.discard_asked_by} agrees\n"
             f"Next: tenure dlq approve {letter.id} --person NAME"
         )
-    return Output(_fields(letter), text)
-
-
-def _fields(letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter as JSON shows it."""
-    fields = ids_to_text(letter._asdict(), "id", "job_id", "requeued_as")
-    for name in ("payload", "last_error"):
-        del fields[f"{name}_json"]
-        fields[name] = getattr(letter, name)
-    return fields
+    return Output(letter.fields(), text)
 
 
 def _row(letter: DeadLetter) -> tuple[Any, ...]:

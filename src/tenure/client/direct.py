@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,14 +16,12 @@ from tenure.client.retry import retry
 from tenure.contracts.declaration import Contract
 from tenure.errors import ConnectionLost, JobNotFound, Refused
 from tenure.jobs.claim_cursor import ClaimCursor
-from tenure.jobs.event import LogEntry
-from tenure.jobs.holder_call import HOLDER_VERBS, HolderCall
-from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.holder_call import HolderCall
+from tenure.jobs.job import Job, NewJob
 from tenure.jobs.job_type import JobType
 from tenure.jobs.live_worker import LiveWorker
-from tenure.jobs.outcome import Effect, Enqueued, Moved, Noted
-from tenure.jobs.unserved import ServedTypes
-from tenure.queue import FailureReporter
+from tenure.jobs.outcome import Enqueued
+from tenure.queue import HolderReports
 
 if TYPE_CHECKING:
     from tenure.postgres.store import Store
@@ -42,17 +39,16 @@ class DirectClient:
         self._plain: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many)
         # Apart from those without a key: an enqueue waits for another one with the same key.
         self._keyed: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many, at_once=4)
-        self._calls: dict[str, Batcher[HolderCall, Any]] = {
-            name: Batcher(partial(store.report, name)) for name, verb in HOLDER_VERBS.items() if verb.is_batched
-        }
-        self._fail_task = FailureReporter(store)
+        self._reports = HolderReports(store)
+        # Calls that the store answers as they are.
+        self.cancel, self.effects, self.effect, self.undone = store.cancel, store.effects, store.effect, store.undone
+        self.log, self.leave, self.takers = store.events, store.workers.leave, store.workers.takers
         self._cursors: dict[tuple[str, tuple[str, ...]], ClaimCursor] = {}
 
     async def close(self) -> None:
         """Wait until every call is answered, then close the connections."""
-        calls = (batcher.flush for batcher in self._calls.values())
-        for flush in (self._plain.flush, self._keyed.flush, *calls, self._fail_task.flush):
-            await flush()
+        for calls in (self._plain, self._keyed, self._reports):
+            await calls.flush()
         await self.store.close()
 
     def abandon(self) -> None:
@@ -75,10 +71,6 @@ class DirectClient:
             raise JobNotFound(job_id)
         return found[0]
 
-    async def cancel(self, job_id: int, *, mode: str, reason: str | None, actor: str) -> Moved | Noted:
-        """Cancel a job: hard at once; soft at once too unless it has started, then its holder is asked to stop."""
-        return await self.store.cancel(job_id, mode=mode, reason=reason, actor=actor)
-
     async def may_work(self) -> None:
         """A process with a connection to the database may work."""
 
@@ -91,14 +83,6 @@ class DirectClient:
         """Renew the row of a live worker; write it anew if `is_new` or if it is gone."""
         if is_new or await self.store.workers.see([worker]):
             await self.store.workers.enter([worker])
-
-    async def leave(self, worker: LiveWorker) -> None:
-        """Delete the row of a worker that stops."""
-        await self.store.workers.leave(worker)
-
-    async def takers(self) -> Sequence[ServedTypes] | None:
-        """The queues and types that live workers serve."""
-        return await self.store.workers.takers()
 
     async def withdraw(self, worker: LiveWorker) -> None:
         """End the stored options of the worker's application that no live worker declares."""
@@ -143,34 +127,10 @@ class DirectClient:
 
     def call(self, verb: str, call: HolderCall) -> Awaitable[Any]:
         """Report a holder's verb for one job, in a batch with concurrent calls; failures by `fail_task`."""
-        if verb == "fail":
-            return self._fail_task.report(call)
-        return self._calls[verb].ask(call) if verb in self._calls else self._report_alone(verb, call)
-
-    async def _report_alone(self, verb: str, call: HolderCall) -> Any:
-        (answer,) = await self.store.report(verb, [call])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return self._reports.report(verb, call)
 
     async def report(self, verb: str, calls: Sequence[HolderCall]) -> list[Any]:
         """Report a holder's verb for many jobs; an answer or an error for each, in order."""
         if verb == "fail":
-            return await asyncio.gather(*map(self._fail_task.report, calls), return_exceptions=True)
+            return await asyncio.gather(*(self._reports.report(verb, call) for call in calls), return_exceptions=True)
         return await self.store.report(verb, calls)
-
-    async def effects(self, job_id: int) -> dict[str, Any]:
-        """The nodes of a job that have had their effect, with the result of each."""
-        return await self.store.effects(job_id)
-
-    async def effect(self, held: Held, node: str, result: Any, *, compensable: bool) -> Effect:
-        """Record the effect of a node."""
-        return await self.store.effect(held, node, result, compensable=compensable)
-
-    async def undone(self, held: Held, node: str) -> None:
-        """Record that the effect of a node is undone."""
-        await self.store.undone(held, node)
-
-    async def log(self, job_id: int) -> list[LogEntry]:
-        """The log of a job."""
-        return await self.store.events(job_id)

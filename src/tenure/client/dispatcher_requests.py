@@ -35,7 +35,7 @@ _CONNECTIONS = 16
 #: An idle connection is not used again after this many seconds: dispatchers and proxies close theirs later.
 _IDLE_S = 30.0
 #: The most jobs, and about the most bytes, of one request.
-_MAX_ITEMS, _MAX_BYTES = 1_000, 1_000_000
+_MAX_ITEMS, _MAX_REQUEST_BYTES = 1_000, 1_000_000
 #: How often a call is sent while its answer is lost.
 _TRIES = 6
 #: Errors before a byte of the request was sent.
@@ -184,7 +184,7 @@ def _parts(items: Sequence[str]) -> Iterator[range]:
     first, weight = 0, 0
     for n, item in enumerate(items):
         size = len(item) if item.isascii() else len(item.encode())
-        if n > first and (n - first == _MAX_ITEMS or weight + size > _MAX_BYTES):
+        if n > first and (n - first == _MAX_ITEMS or weight + size > _MAX_REQUEST_BYTES):
             yield range(first, n)
             first, weight = n, 0
         weight += size

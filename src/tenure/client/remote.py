@@ -15,6 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -62,8 +63,8 @@ class RemoteClient:
         self._requests = DispatcherRequests(url, key)
         self._max_bytes = max_bytes
         self._enqueues: Batcher[tuple[str, bool], Enqueued] = Batcher(self._make, at_once=4)
-        self._starts: Batcher[HolderCall, Moved | None] = Batcher(self._start)
-        self._ends: Batcher[tuple[str, HolderCall], Any] = Batcher(self._finish)
+        self._starts: Batcher[tuple[str, HolderCall], Moved | None] = Batcher(partial(self._report, "starts"))
+        self._ends: Batcher[tuple[str, HolderCall], Any] = Batcher(partial(self._report, "finishes"))
 
     async def close(self) -> None:
         """Wait until every call is answered, then close the connections."""
@@ -78,7 +79,7 @@ class RemoteClient:
     async def contracts(self) -> Mapping[str, Contract]:
         """Every registered contract in its newest version, with the dispatcher's settings."""
         declared: list[tuple[str, Any]] = await self._read(
-            "/api/v1/contracts", lambda told: [(one["name"], one["declaration"]) for one in told["contracts"]]
+            "/api/v1/contracts", lambda body: [(one["name"], one["declaration"]) for one in body["contracts"]]
         )
         found: dict[str, Contract] = {}
         for name, declaration in declared:
@@ -112,8 +113,8 @@ class RemoteClient:
 
     async def cancel(self, job_id: int, *, mode: str, reason: str | None, actor: str) -> Moved | Noted:
         """Cancel a job; the log names the owner of the API key, not the actor."""
-        path, asked = f"/api/v1/jobs/{job_id}/cancel", {"mode": mode, "reason": reason, "idempotency_key": _key()}
-        body = validation.to_json("cancel", asked)
+        path, request = f"/api/v1/jobs/{job_id}/cancel", {"mode": mode, "reason": reason, "idempotency_key": _key()}
+        body = validation.to_json("cancel", request)
         return await repeat_if_lost(
             lambda: self._requests.send("POST", path, body, responses.moved_or_noted, about=job_id, traced=True)
         )
@@ -125,8 +126,8 @@ class RemoteClient:
 
     async def declare(self, types: Sequence[JobType], *, application: str | None = None, by: str | None = None) -> bool:
         """Send the options of job types to the dispatcher; whether this API key may store them."""
-        asked = {"types": [asdict(one) for one in types], "application": application, "declared_by": by}
-        body = _text({name: value for name, value in asked.items() if value is not None})
+        request = {"types": [asdict(one) for one in types], "application": application, "declared_by": by}
+        body = _text({name: value for name, value in request.items() if value is not None})
         try:
             await repeat_if_lost(lambda: self._requests.send("PUT", "/api/v1/types", body))
         except NotPermitted as error:
@@ -137,16 +138,16 @@ class RemoteClient:
 
     async def see(self, worker: LiveWorker, *, is_new: bool) -> None:
         """Tell the dispatcher that the worker is alive, also when it has nothing to claim; it writes the row."""
-        asked = {
+        request = {
             "worker_id": worker.name, "queues": worker.queues, "contracts": worker.contracts, "types": worker.types,
             "options": [asdict(one) for one in worker.declares], "worker": _describe(worker), "busy": worker.busy,
         }  # fmt: skip
-        await self._requests.send("PUT", "/api/v1/workers", _text(asked))
+        await self._requests.send("PUT", "/api/v1/workers", _text(request))
 
     async def leave(self, worker: LiveWorker) -> None:
         """Tell the dispatcher that the worker stops; it deletes the row."""
-        asked = {"worker_id": worker.name, "host": worker.host, "pid": worker.pid}
-        await self._requests.send("POST", "/api/v1/workers/leave", _text(asked))
+        request = {"worker_id": worker.name, "host": worker.host, "pid": worker.pid}
+        await self._requests.send("POST", "/api/v1/workers/leave", _text(request))
 
     async def takers(self) -> Sequence[ServedTypes] | None:
         """The queues and types that live workers serve; None if this API key may not read them."""
@@ -164,30 +165,30 @@ class RemoteClient:
 
     async def due(self, contracts: Sequence[str], worker: LiveWorker) -> list[str]:
         """Those of these contracts that have a due job of the worker's queues and types."""
-        asked: dict[str, Any] = {"contracts": contracts, "queues": worker.queues}
+        request: dict[str, Any] = {"contracts": contracts, "queues": worker.queues}
         if worker.types:
-            asked["types"] = worker.types
+            request["types"] = worker.types
         return await self._requests.send(
-            "POST", "/api/v1/due", _text(asked), lambda told: [str(one) for one in told["contracts"]]
+            "POST", "/api/v1/due", _text(request), lambda body: [str(one) for one in body["contracts"]]
         )
 
     async def claim(
         self, contract: str, worker: LiveWorker, *, limit: int, claim_key: UUID, is_repeat: bool = False
     ) -> list[Job]:
         """Claim due jobs of the worker's queues and types; the same claim key again gets the same jobs."""
-        asked = {
+        request = {
             "contract": contract, "queues": worker.queues, "types": worker.types, "worker_id": worker.name,
             "limit": limit, "claim_key": str(claim_key), "record": False, "worker": _describe(worker),
             "options": [asdict(one) for one in worker.declares if one.contract == contract],
         }  # fmt: skip
         return await self._requests.send(
-            "POST", "/api/v1/claims", _text(asked), lambda told: [responses.claimed(one) for one in told["claims"]]
+            "POST", "/api/v1/claims", _text(request), lambda body: [responses.claimed(one) for one in body["claims"]]
         )
 
     def call(self, verb: str, call: HolderCall) -> Awaitable[Any]:
         """Report a holder's verb for one job; starts and ends go in a batch with concurrent calls."""
         if verb == "start":
-            return self._starts.ask(call)
+            return self._starts.ask((verb, call))
         if HOLDER_VERBS[verb].ends_hold:
             return self._ends.ask((verb, call))
         return self._send(call.held, HOLDER_VERBS[verb].path, responses.moved_or_noted, self._facts(verb, call))
@@ -196,11 +197,11 @@ class RemoteClient:
         """Report a holder's verb for many jobs; an answer or an error for each, in order."""
         if verb == "heartbeat":
             return await self._heartbeat(calls)
-        return await self._finish([(verb, call) for call in calls])
+        return await self._report("finishes", [(verb, call) for call in calls])
 
     async def effects(self, job_id: int) -> dict[str, Any]:
         """The nodes of a job that have had their effect, newest first, with the result of each."""
-        return await self._read(f"/api/v1/jobs/{job_id}/effects", lambda told: dict(told["effects"]), job_id)
+        return await self._read(f"/api/v1/jobs/{job_id}/effects", lambda body: dict(body["effects"]), job_id)
 
     async def effect(self, held: Held, node: str, result: Any, *, compensable: bool) -> Effect:
         """Record the effect of a node."""
@@ -234,30 +235,21 @@ class RemoteClient:
         url = f"/api/v1/jobs/{held.id}/{path}"
         return await self._requests.send("POST", url, f"{{{body}}}", read, about=held.id, traced=True)
 
-    async def _report(
-        self, endpoint: str, calls: Sequence[tuple[str, HolderCall]], read: Callable[[Any], Any]
-    ) -> list[Any]:
-        """Send calls to an endpoint that takes many; for each the answer as `read` returns it, or an error."""
+    async def _report(self, endpoint: str, calls: Sequence[tuple[str, HolderCall]]) -> list[Any]:
+        """Send calls to an endpoint that takes many; for each a move, a note, None (no such step) or an error."""
         items: list[str] = []
         for verb, call in calls:
             name = f'"id":"{call.held.id}"'
             if endpoint == "finishes":
                 name += f',"verb":"{HOLDER_VERBS[verb].path}"'
             items.append(f"{{{','.join([name, _proof(call.held), *self._facts(verb, call)])}}}")
+        read = responses.moved_or_none if endpoint == "starts" else responses.moved_or_noted
         about = [call.held.id for _, call in calls]
         return await self._requests.batch(f"/api/v1/{endpoint}", endpoint, items, lambda _, one: read(one), about=about)
 
-    async def _start(self, calls: Sequence[HolderCall]) -> list[Any]:
-        """Report for each of these jobs that its handler begins."""
-        return await self._report("starts", [("start", call) for call in calls], responses.moved_or_none)
-
-    async def _finish(self, calls: Sequence[tuple[str, HolderCall]]) -> list[Any]:
-        """Report the ends of holds; for each a move, a note, or an error."""
-        return await self._report("finishes", calls, responses.moved_or_noted)
-
     async def _heartbeat(self, calls: Sequence[HolderCall]) -> list[Any]:
         """Report that the work on these jobs goes on."""
-        answers = await self._report("heartbeats", [("heartbeat", call) for call in calls], responses.noted)
+        answers = await self._report("heartbeats", [("heartbeat", call) for call in calls])
         failed = [one for one in answers if isinstance(one, TenureError) and not isinstance(one, Refused)]
         if failed and len(failed) == len(answers):
             raise failed[0]

@@ -2,6 +2,7 @@
 
     retry                  the one retry loop: call, wait, call again
     wait_until_available   the retry loop at startup; logs why the process waits
+    keep_running           run a service, and start it again whenever it ends
     RetryDelay             the waits between attempts: they double, and each is spread at random
 
 The caller decides which errors are retried. A call whose answer was lost may have been done: it must be safe to repeat.
@@ -16,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tenure.errors import UNREACHABLE, ConnectionLost, TenureError
+from tenure.errors import UNREACHABLE, CannotConnect, ConnectionLost, TenureError
 
 _log = logging.getLogger("tenure")
 T = TypeVar("T")
@@ -89,3 +90,16 @@ async def wait_until_available(connect: Callable[[], Awaitable[T]], *, name: str
             logged, log_again_at = str(error), time.monotonic() + _LOG_AGAIN_S
 
     return await retry(connect, UNREACHABLE, on_error=log)
+
+
+async def keep_running(service: Callable[[], Awaitable[None]], log: logging.Logger, *, of: str) -> None:
+    """Run a service until cancelled: start it again whenever it ends or fails; `of` names its owner in the log."""
+    delay = RetryDelay()
+    while True:
+        try:
+            await service()
+        except CannotConnect as error:
+            log.warning("a service of %s cannot connect, restarting it: %s", of, error)
+        except Exception:
+            log.exception("a service of %s failed, restarting it", of)
+        await delay.wait()

@@ -87,7 +87,9 @@ class _Layout:
         self.boxes = {state: self._box(contract, state, 2 * rank) for state, rank in ranks.items()}
         numbers = range(2 * max(ranks.values()) + 1)
         self.rows = [[slot for slot in self.boxes.values() if slot.row == number] for number in numbers]
-        self.routes = [self._route(pair, said, pair in back) for pair, said in drawn.items() if pair[0] != pair[1]]
+        self.routes = [
+            self._route(pair, triggers, pair in back) for pair, triggers in drawn.items() if pair[0] != pair[1]
+        ]
         self._order()
         self._place()
         self.tops, self.height = self._tops()

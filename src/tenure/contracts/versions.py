@@ -17,12 +17,12 @@ def from_description(declared: Mapping[str, Any]) -> Contract:
     return contract
 
 
-def _rebuild(kind: Any, value: Any) -> Any:
+def _rebuild(hint: Any, value: Any) -> Any:
     """Return a JSON value as the dataclass, tuple or mapping that its type hint asks for."""
-    if is_dataclass(kind):
-        hints: Mapping[str, Any] = _type_hints(kind)  # type: ignore[arg-type]
-        return kind(**{name: _rebuild(hints.get(name), part) for name, part in value.items()})  # type: ignore[operator]
-    origin, parts = get_origin(kind), get_args(kind)
+    if is_dataclass(hint):
+        hints: Mapping[str, Any] = _type_hints(hint)  # type: ignore[arg-type]
+        return hint(**{name: _rebuild(hints.get(name), part) for name, part in value.items()})  # type: ignore[operator]
+    origin, parts = get_origin(hint), get_args(hint)
     if origin is tuple:
         return tuple(_rebuild(parts[0], part) for part in value)
     if origin is Mapping:

@@ -1,9 +1,9 @@
 """The dispatcher: Tenure's protocol over HTTP, for workers and callers that never see the database.
 
     bytes ─▶ protocol_limits      the size and time limits of a request
-          ─▶ application          its ids; its row in `route_table`; the guard; its body as a model of `models/`
+          ─▶ application          its ids; its row in `route_table`; the guard; its body as a model
                └─▶ authentication the caller, by its bearer key, and the caller's scopes
-          ─▶ routes/              the functions of the routes
+          ─▶ routes/              the bodies and functions of the routes (`models/`: what bodies share)
           ─▶ job_calls            calls of all clients at the same moment become one batch
                └─▶ long_poll      claims that wait for a job, woken by NOTIFY
           ─▶ postgres.store       one statement per batch

@@ -249,9 +249,9 @@ def _too_large(limit: int) -> PayloadTooLarge:
 
 def _parse(request: Request, body: bytes) -> Any:
     """The body's value. It must be declared as JSON: a browser asks a site before it sends JSON to another site."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise BadInput(f"the body has the type {kind or 'none'}. Next: send JSON, with Content-Type: application/json")
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
+        raise BadInput(f"the body has the type {media or 'none'}. Next: send JSON, with Content-Type: application/json")
     try:
         return json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_unique_names)
     except RecursionError:

@@ -20,8 +20,8 @@ from typing import Any
 import uvicorn
 
 from tenure.client.garbage_collection import collect_seldom
-from tenure.client.retry import RetryDelay, wait_until_available
-from tenure.errors import BadInput, CannotConnect, TenureError
+from tenure.client.retry import keep_running, wait_until_available
+from tenure.errors import BadInput, TenureError
 from tenure.http.application import Application
 from tenure.http.authentication import Keyring, is_loopback
 from tenure.http.job_calls import JobCalls
@@ -213,7 +213,7 @@ class Dispatcher:
             _log.warning("TENURE_INTERNAL_RUN=1: requests can run jobs; never use this in production")
         calls = JobCalls(store, settings.max_payload_bytes)
         self._application.connect(calls, keyring)
-        services = [_restarted(service) for service in self._services]
+        services = [keep_running(service, _log, of="the dispatcher") for service in self._services]
         if settings.wakeups:
             services.append(Listener(settings.direct_url or self._dsn, calls.wakeups.publish).run())
         tasks = [asyncio.create_task(service) for service in services]
@@ -229,7 +229,7 @@ class Dispatcher:
             await self._drain(server, serving)
             if not server.force_exit:
                 with contextlib.suppress(TimeoutError):  # a client without an answer can repeat its call
-                    await asyncio.wait_for(calls.rest(), _FLUSH_S)
+                    await asyncio.wait_for(calls.flush(), _FLUSH_S)
             _log.info("the dispatcher stopped")
         finally:
             for task in tasks:
@@ -245,19 +245,6 @@ class Dispatcher:
                 "ends it at once", len(server.server_state.tasks), _DRAIN_S,
             )  # fmt: skip
         await serving
-
-
-async def _restarted(service: Service) -> None:
-    """Run a service, and start it again whenever it ends."""
-    delay = RetryDelay()
-    while True:
-        try:
-            await service()
-        except CannotConnect as error:
-            _log.warning("a service beside the dispatcher has no database yet: %s", error)
-        except Exception:
-            _log.exception("a service beside the dispatcher failed, and is started again")
-        await delay.wait()
 
 
 def _bind(host: str, port: int) -> socket.socket:

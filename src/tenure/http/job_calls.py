@@ -17,18 +17,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from tenure.client.batching import Batcher
 from tenure.contracts.declaration import Contract
-from tenure.errors import Busy, JobNotFound, Refused, StaleLease, TenureError
+from tenure.errors import Busy, JobNotFound, Refused, TenureError
 from tenure.http.authentication import Caller
 from tenure.http.error_response import ForeignTenant, error_status
 from tenure.http.long_poll import ClaimFilter, WakeupRouter, group_claims
 from tenure.http.worker_presence import WorkerPresence
 from tenure.jobs import validation
-from tenure.jobs.holder_call import HOLDER_VERBS, HolderCall
+from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Held, Job, NewJob
 from tenure.jobs.outcome import Enqueued
-from tenure.postgres.claim import Claimer
+from tenure.postgres.claim import Claimer, check_owner
+from tenure.postgres.engine import only_answer
 from tenure.postgres.store import Store
-from tenure.queue import FailureReporter
+from tenure.queue import HolderReports
 
 T = TypeVar("T")
 #: The number of job identities kept in memory.
@@ -57,7 +58,7 @@ class JobCalls:
         self.store = store
         self.wakeups = WakeupRouter(store)
         self.presence = WorkerPresence(store)
-        self._fail_task = FailureReporter(store)
+        self._reports = HolderReports(store)
         self._max_bytes = max_bytes
         self._identities: OrderedDict[int, JobIdentity] = OrderedDict()
         self._lookups: Batcher[int, JobIdentity] = Batcher(self._read_identities)
@@ -67,18 +68,15 @@ class JobCalls:
         self._claims_by_id: dict[str, Batcher[tuple[int, Claimer], Job]] = {}
         #: The last call about a job, until it is answered.
         self._unanswered: dict[int, asyncio.Future[Any]] = {}
-        self._reports: dict[str, Batcher[HolderCall, Any]] = {
-            name: Batcher(partial(store.report, name)) for name, verb in HOLDER_VERBS.items() if verb.is_batched
-        }
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         """Wait until every call is answered."""
-        await self.presence.rest()
-        await self.wakeups.rest()
+        await self.presence.stop()
+        await self.wakeups.flush()
         batchers: list[Batcher[Any, Any]] = [self._lookups, *self._enqueues.values(), *self._claims_by_id.values()]
-        for batcher in (*batchers, *self._reports.values()):
+        for batcher in batchers:
             await batcher.flush()
-        await self._fail_task.flush()
+        await self._reports.flush()
 
     async def contracts(self, names: Iterable[str]) -> dict[str, Contract | TenureError]:
         """The contracts of these names, or the error of each."""
@@ -116,8 +114,7 @@ class JobCalls:
         for job in jobs:
             if claim_filter.tenant not in (None, job.tenant_id):
                 raise ForeignTenant("this claim key is another tenant's. Next: make a new one for each claim")
-            if job.lease_owner != claimer.worker:
-                raise StaleLease(job.id, held_by=job.lease_owner, since=job.started_at)
+        check_owner(jobs, claimer.worker)
         for job in jobs:
             self._remember(job.id, JobIdentity(job.contract, job.version, job.tenant_id, job.type))
         return jobs
@@ -128,33 +125,29 @@ class JobCalls:
         batcher = self._claims_by_id.get(identity.contract)
         if batcher is None:
             batcher = self._claims_by_id[identity.contract] = Batcher(
-                lambda asked: self._claim_ids(identity.contract, asked)
+                lambda calls: self._claim_ids(identity.contract, calls)
             )
         try:
             job = await batcher.ask((job_id, claimer))
         except Busy:
             # Another transaction has its row: wait for it outside of the batch, two at a time.
             async with self._waiting_claims:
-                (answer,) = await self.store.claim_ids_for_many(identity.contract, [job_id], [claimer])
-            if isinstance(answer, Refused):
-                raise answer from None
-            job = answer
-        if job.lease_owner != claimer.worker:
-            raise StaleLease(job_id, held_by=job.lease_owner, since=job.started_at)
+                job = only_answer(await self.store.claim_ids_for_many(identity.contract, [job_id], [claimer]))
+        check_owner([job], claimer.worker)
         return job
 
-    async def _claim_ids(self, contract: str, asked: Sequence[tuple[int, Claimer]]) -> list[Job | TenureError]:
+    async def _claim_ids(self, contract: str, calls: Sequence[tuple[int, Claimer]]) -> list[Job | TenureError]:
         """Take jobs by id. Calls with the same claim key go in different statements: a key is for one call."""
         answers: dict[int, Job | TenureError] = {}
-        for members in group_claims([claimer for _, claimer in asked], len(asked)):
-            ids, claimers = zip(*(asked[n] for n in members), strict=True)
+        for members in group_claims([claimer for _, claimer in calls], len(calls)):
+            ids, claimers = zip(*(calls[n] for n in members), strict=True)
             try:
                 taken = await self.store.claim_ids_for_many(contract, ids, claimers, skip_locked=True)
             except TenureError as error:
                 answers |= dict.fromkeys(members, error)
             else:
                 answers |= zip(members, taken, strict=True)
-        return [answers[n] for n in range(len(asked))]
+        return [answers[n] for n in range(len(calls))]
 
     async def identity(self, job_id: int, caller: Caller) -> JobIdentity:
         """The identity of a job; refuses a job of another tenant."""
@@ -213,18 +206,10 @@ class JobCalls:
         return await self._send(verb, call)
 
     def _send(self, verb: str, call: HolderCall) -> asyncio.Future[Any]:
-        if verb == "fail":  # the queue alone decides whether and when the job runs again
-            return asyncio.create_task(self._fail_task.report(call))
         waits_for_row = call.events or (verb == "heartbeat" and call.key is not None)
-        if verb in self._reports and not waits_for_row:
-            return self._reports[verb].ask(call)
-        return asyncio.create_task(self._report_alone(verb, call))
-
-    async def _report_alone(self, verb: str, call: HolderCall) -> Any:
-        (answer,) = await self.store.report(verb, [call])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if waits_for_row and verb != "fail":  # others would wait with it
+            return asyncio.create_task(self.store.report_one(verb, call))
+        return asyncio.ensure_future(self._reports.report(verb, call))
 
     async def report_patiently(self, verb: str, call: HolderCall) -> Any:
         """Report a verb for one job; while another transaction has its row, again, a few times."""
@@ -257,9 +242,9 @@ class JobCalls:
                 return row.claims
         return None
 
-    async def each(self, asked: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
+    async def each(self, calls: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
         """The answer to each of many calls; an error is an answer, unless all failed because the database is away."""
-        answers = await _answers(asked, begin)
+        answers = await _answers(calls, begin)
         failed = [one for one in answers if isinstance(one, TenureError)]
         if len(failed) == len(answers) and all(error_status(one) == 503 for one in failed):
             raise failed[0]
@@ -280,10 +265,10 @@ class JobCalls:
             self._identities.popitem(last=False)
 
 
-async def _answers(asked: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
+async def _answers(calls: Sequence[T], begin: Callable[[T], asyncio.Future[Any]]) -> list[Any]:
     """Begin all calls, then wait for each answer or error; without a task for each, because there may be hundreds."""
     answers: list[Any] = []
-    for one in asked:
+    for one in calls:
         try:
             answers.append(begin(one))
         except TenureError as refused:

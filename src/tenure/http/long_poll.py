@@ -33,7 +33,7 @@ _MIN_WAKE_S = 0.1
 #: A claim that waited this many seconds for its batch, because the database is slow, is checked for its client.
 _CHECK_CLIENT_S = 0.5
 #: The largest number of claims, and of jobs, in one statement: its cost grows with claims times jobs.
-_MAX_CLAIMS, _MAX_JOBS = 100, 1_000
+_CLAIMS_PER_STATEMENT, _JOBS_PER_STATEMENT = 100, 1_000
 #: The largest number of groups before empty ones are dropped. Ever new queue names must not fill the memory.
 _MAX_GROUPS = 1_000
 #: The number of wake-ups that are kept for clients that poll for them.
@@ -52,11 +52,11 @@ class ClaimFilter(NamedTuple):
 
 
 class _PendingClaim(NamedTuple):
-    """A claim that waits for its batch; `is_cancelled` tells whether its client has gone."""
+    """A claim that waits for its batch; `is_over` tells whether its client has gone, or the dispatcher stops."""
 
     claimer: Claimer
     since: float
-    is_cancelled: Callable[[], Awaitable[bool]]
+    is_over: Callable[[], Awaitable[bool]]
 
 
 class ClaimGroup:
@@ -79,7 +79,7 @@ class ClaimGroup:
         """Whether the group has no claims."""
         return not self._claims
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         """Wait until all claims under way are answered."""
         await self._batcher.flush()
 
@@ -102,7 +102,7 @@ class ClaimGroup:
         """A check from the beginning found due jobs: the next claim begins there."""
         self._cursor.restart()
 
-    async def claim(self, claimer: Claimer, wait_s: float, is_cancelled: Callable[[], Awaitable[bool]]) -> list[Job]:
+    async def claim(self, claimer: Claimer, wait_s: float, is_over: Callable[[], Awaitable[bool]]) -> list[Job]:
         """Claim jobs; when there are none, wait for some until the time is over or the claim is cancelled."""
         until, first = time.monotonic() + wait_s, True
         self._claims += 1
@@ -112,12 +112,12 @@ class ClaimGroup:
                 left = until - time.monotonic()
                 # In between it is enough to look what another call with the same key has claimed meanwhile.
                 once = replace(claimer, repeats=first or left <= 0)
-                jobs = await self._batcher.ask(_PendingClaim(once, time.monotonic(), is_cancelled))
-                if jobs or left <= 0 or await is_cancelled():
+                jobs = await self._batcher.ask(_PendingClaim(once, time.monotonic(), is_over))
+                if jobs or left <= 0 or await is_over():
                     return jobs
                 first = False
                 await self._wait(wakeup, left)
-                if await is_cancelled():
+                if await is_over():
                     return []
         finally:
             self._claims -= 1
@@ -154,7 +154,7 @@ class ClaimGroup:
         present: list[int] = []
         for n, claim in enumerate(pending):
             try:
-                if time.monotonic() - claim.since < _CHECK_CLIENT_S or not await claim.is_cancelled():
+                if time.monotonic() - claim.since < _CHECK_CLIENT_S or not await claim.is_over():
                     present.append(n)
             except TenureError as refused:
                 answers[n] = refused
@@ -166,7 +166,7 @@ class ClaimGroup:
         """The jobs of each claim; an error of one statement goes only to the claims of that statement."""
         answers: dict[int, list[Job] | TenureError] = {}
         is_empty = False
-        statements = deque(group_claims(claimers, _MAX_CLAIMS))
+        statements = deque(group_claims(claimers, _CLAIMS_PER_STATEMENT))
         while statements:
             members = statements.popleft()
             if is_empty and not any(claimers[n].repeats for n in members):
@@ -194,7 +194,7 @@ def group_claims(claimers: Sequence[Claimer], largest: int) -> list[list[int]]:
     for n, claimer in enumerate(claimers):
         key = n if claimer.key is None else parse_uuid(claimer.key)
         for place, (members, keys, jobs) in enumerate(groups):
-            if key not in keys and len(members) < largest and jobs + claimer.limit <= _MAX_JOBS:
+            if key not in keys and len(members) < largest and jobs + claimer.limit <= _JOBS_PER_STATEMENT:
                 members.append(n)
                 keys.add(key)
                 groups[place] = (members, keys, jobs + claimer.limit)
@@ -242,10 +242,10 @@ class WakeupRouter:
             if wanted.contract in due:
                 group.reset_cursor()
 
-    async def rest(self) -> None:
+    async def flush(self) -> None:
         """Wait until all claims under way are answered."""
         for group in list(self._groups.values()):
-            await group.rest()
+            await group.flush()
 
     def close(self) -> None:
         """End all waits, now and from now on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -13,13 +12,12 @@ from starlette.responses import JSONResponse
 from tenure.contracts.declaration import Contract
 from tenure.errors import TenureError
 from tenure.http.error_response import error_body
-from tenure.jobs.formats import dump_json, format_iso, ids_to_text
+from tenure.jobs.formats import dump_json, format_iso
 from tenure.jobs.job import Job
 from tenure.jobs.outcome import Moved, Noted
 from tenure.jobs.unserved import unserved_to_json
 from tenure.postgres.dead_letters import DeadLetter
 from tenure.postgres.queues import Queue
-from tenure.postgres.search import JobSummary
 
 
 class JsonResponse(JSONResponse):
@@ -103,31 +101,21 @@ def outcome(result: Any, job_id: int | None = None) -> dict[str, Any]:
     return {"id": str(job_id), "moved": False}
 
 
-def listed_job(one: JobSummary) -> dict[str, Any]:
-    """A job in a list."""
-    return {**_without(ids_to_text(one._asdict(), "id"), "last_error_json"), "last_error": one.last_error}
-
-
 def dead_letter(letter: DeadLetter) -> dict[str, Any]:
     """A dead letter."""
-    row = _without(ids_to_text(letter._asdict(), "id", "job_id", "requeued_as"), "payload_json", "last_error_json")
-    return {"dlq_id": str(letter.id), **row, "payload": letter.payload, "last_error": letter.last_error}
+    return {"dlq_id": str(letter.id), **letter.fields()}
 
 
 def queue(one: Queue) -> dict[str, Any]:
     """A queue now."""
-    return {
-        **_without(one._asdict(), "now", "unserved"),
-        "at_least": list(one.at_least),
-        "paused": None if one.paused is None else asdict(one.paused),
+    fields = one._asdict() | {
+        "paused": one.paused and asdict(one.paused),
         "unserved_types": [unserved_to_json(unserved) for unserved in one.unserved],
     }
+    del fields["now"], fields["unserved"]
+    return fields
 
 
 def contract(one: Contract) -> dict[str, Any]:
     """A contract, with this process's numbers."""
     return {"name": one.name, "version": one.version, "title": one.title, "declaration": one.describe()}
-
-
-def _without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in names}

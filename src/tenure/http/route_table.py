@@ -8,14 +8,6 @@ from functools import partial
 
 from pydantic import BaseModel
 
-from tenure.http.models import claims as claim_models
-from tenure.http.models import dead_letters as letter_models
-from tenure.http.models import gate_b2_run as run_models
-from tenure.http.models import health as health_models
-from tenure.http.models import holding as hold_models
-from tenure.http.models import jobs as job_models
-from tenure.http.models import operators as operator_models
-from tenure.http.models import tasks as task_models
 from tenure.http.models.outcomes import Move, Note
 from tenure.http.route import Route
 from tenure.http.routes import claims, dead_letters, gate_b2_run, health, holding, jobs, operators, tasks
@@ -32,52 +24,52 @@ _LEASE_TOKEN_HEADER = {
 
 _JOBS = (
     Route(
-        "POST", "/api/v1/jobs", jobs.enqueue_job, _ENQUEUE, job_models.EnqueuedJob, errors=(409,),
-        other_answers={201: job_models.EnqueuedJob},
+        "POST", "/api/v1/jobs", jobs.enqueue_job, _ENQUEUE, jobs.EnqueuedJob, errors=(409,),
+        other_answers={201: jobs.EnqueuedJob},
     ),
-    Route("POST", "/api/v1/jobs/batch", jobs.enqueue_jobs, _ENQUEUE, job_models.EnqueuedJobs, errors=(409,)),
-    Route("GET", "/api/v1/jobs", jobs.list_jobs, _OPERATE, job_models.JobPage),
-    Route("GET", _JOB, jobs.show_job, _READ_JOBS, job_models.Job),
-    Route("GET", f"{_JOB}/events", jobs.list_job_events, _READ_JOBS, job_models.JobEvents),
-    Route("GET", f"{_JOB}/why", jobs.why, _READ_JOBS, job_models.WhyAnswer),
+    Route("POST", "/api/v1/jobs/batch", jobs.enqueue_jobs, _ENQUEUE, jobs.EnqueuedJobs, errors=(409,)),
+    Route("GET", "/api/v1/jobs", jobs.list_jobs, _OPERATE, jobs.JobPage),
+    Route("GET", _JOB, jobs.show_job, _READ_JOBS, jobs.Job),
+    Route("GET", f"{_JOB}/events", jobs.list_job_events, _READ_JOBS, jobs.JobEvents),
+    Route("GET", f"{_JOB}/why", jobs.why, _READ_JOBS, jobs.WhyAnswer),
 )  # fmt: skip
 _CLAIMS = (
-    Route("POST", "/api/v1/claims", claims.claim_jobs, _WORK, claim_models.ClaimedJobs, errors=(409,)),
-    Route("PUT", "/api/v1/workers", claims.report_worker, _WORK, claim_models.WorkerName),
-    Route("POST", "/api/v1/workers/leave", claims.remove_worker, _WORK, claim_models.WorkerName),
-    Route("POST", "/api/v1/due", claims.list_due_contracts, _WORK, claim_models.DueContracts),
-    Route("GET", "/api/v1/wakeups", claims.wait_for_wakeups, _WORK, claim_models.Wakeups),
-    Route("PUT", "/api/v1/types", claims.declare_types, _WORK, claim_models.TypesDeclared),
+    Route("POST", "/api/v1/claims", claims.claim_jobs, _WORK, claims.ClaimedJobs, errors=(409,)),
+    Route("PUT", "/api/v1/workers", claims.report_worker, _WORK, claims.WorkerName),
+    Route("POST", "/api/v1/workers/leave", claims.remove_worker, _WORK, claims.WorkerName),
+    Route("POST", "/api/v1/due", claims.list_due_contracts, _WORK, claims.DueContracts),
+    Route("GET", "/api/v1/wakeups", claims.wait_for_wakeups, _WORK, claims.Wakeups),
+    Route("PUT", "/api/v1/types", claims.declare_types, _WORK, claims.TypesDeclared),
 )
 #: The routes of the holder's verbs: operation id, body, answer, and what the route does.
 _VERBS: Mapping[str, tuple[str, type[BaseModel], type[BaseModel], str]] = {
-    "start": ("start_job", hold_models.KeyedProof, hold_models.StartAnswer,
+    "start": ("start_job", holding.KeyedProof, holding.StartAnswer,
               "Say that the handler begins; nothing under a contract without that step."),
-    "heartbeat": ("heartbeat_job", hold_models.KeyedProof, Note,
+    "heartbeat": ("heartbeat_job", holding.KeyedProof, Note,
                   "Say that the work goes on. The answer says until when the job is held, and whether to stop."),
-    "progress": ("save_progress", hold_models.Saved, Note, "Show how far the work is."),
-    "checkpoint": ("save_checkpoint", hold_models.Saved, Note, "Save what the next attempt shall begin with."),
-    "succeed": ("succeed_job", hold_models.Succeed, Move, "End a job well, with its result."),
-    "fail": ("fail_job", hold_models.Fail, Move,
+    "progress": ("save_progress", holding.Saved, Note, "Show how far the work is."),
+    "checkpoint": ("save_checkpoint", holding.Saved, Note, "Save what the next attempt shall begin with."),
+    "succeed": ("succeed_job", holding.Succeed, Move, "End a job well, with its result."),
+    "fail": ("fail_job", holding.Fail, Move,
              "Report a failure: facts only. The answer says whether and when it runs again, or which effects to undo "
              "first."),
-    "snooze": ("snooze_job", hold_models.Snooze, Move, "Put a job off, at no cost to its budget."),
-    "hand_back": ("hand_back_job", hold_models.HandBack, hold_models.HandBackAnswer,
+    "snooze": ("snooze_job", holding.Snooze, Move, "Put a job off, at no cost to its budget."),
+    "hand_back": ("hand_back_job", holding.HandBack, holding.HandBackAnswer,
                   "Give a job back unfinished, its contract's way."),
-    "cancelled": ("end_cancelled_job", hold_models.Cancelled, Move,
+    "cancelled": ("end_cancelled_job", holding.Cancelled, Move,
                   "End a job as cancelled, by its holder: because it was asked to stop, or chose to."),
-    "compensated": ("end_compensation", hold_models.KeyedProof, Move,
+    "compensated": ("end_compensation", holding.KeyedProof, Move,
                     "The effects that a failure named are undone: the job ends as it failed."),
-    "compensation_failed": ("fail_compensation", hold_models.Fail, Move,
+    "compensation_failed": ("fail_compensation", holding.Fail, Move,
                             "The effects could not be undone: the job is set aside for a person to look at."),
 }  # fmt: skip
 #: The routes of batches, by the last part of their path: the same fields.
 _BATCHES: Mapping[str, tuple[str, type[BaseModel], type[BaseModel], str]] = {
-    "finishes": ("finish_jobs", hold_models.FinishMany, hold_models.FinishAnswers,
+    "finishes": ("finish_jobs", holding.FinishMany, holding.FinishAnswers,
                  "End the holds of many jobs; each is answered or refused by itself, in the order asked."),
-    "starts": ("start_jobs", hold_models.StartMany, hold_models.StartAnswers,
+    "starts": ("start_jobs", holding.StartMany, holding.StartAnswers,
                "Say of many jobs that their handlers begin."),
-    "heartbeats": ("heartbeat_jobs", hold_models.HeartbeatMany, hold_models.HeartbeatAnswers,
+    "heartbeats": ("heartbeat_jobs", holding.HeartbeatMany, holding.HeartbeatAnswers,
                    "Say of many jobs that the work goes on."),
 }  # fmt: skip
 
@@ -92,46 +84,46 @@ def _holding() -> Iterator[Route]:
             "POST", f"/api/v1/{name}", holding.report_many, _WORK, answers, many, errors=(409,), name=operation,
             description=what,
         )  # fmt: skip
-    yield Route("POST", f"{_JOB}/effect", holding.record_effect, _WORK, hold_models.EffectOnRecord)
-    yield Route("POST", f"{_JOB}/undone", holding.record_undone, _WORK, hold_models.EffectUndone)
-    yield Route("GET", f"{_JOB}/effects", holding.list_effects, _WORK, hold_models.EffectList)
+    yield Route("POST", f"{_JOB}/effect", holding.record_effect, _WORK, holding.EffectOnRecord)
+    yield Route("POST", f"{_JOB}/undone", holding.record_undone, _WORK, holding.EffectUndone)
+    yield Route("GET", f"{_JOB}/effects", holding.list_effects, _WORK, holding.EffectList)
 
 
 _OPERATORS = (
-    Route("POST", f"{_JOB}/cancel", operators.cancel_job, _OPERATE, operator_models.CancelAnswer),
-    Route("POST", f"{_JOB}/transition", operators.move_job, _OPERATE, operator_models.TransitionAnswer),
-    Route("POST", f"{_JOB}/move", operators.move_job_to_queue, _OPERATE, operator_models.QueueOfJob),
+    Route("POST", f"{_JOB}/cancel", operators.cancel_job, _OPERATE, operators.CancelAnswer),
+    Route("POST", f"{_JOB}/transition", operators.move_job, _OPERATE, operators.TransitionAnswer),
+    Route("POST", f"{_JOB}/move", operators.move_job_to_queue, _OPERATE, operators.QueueOfJob),
     Route("POST", f"{_JOB}/dead-letter", operators.dead_letter_job, _OPERATE, Move),
-    Route("POST", f"{_JOB}/requeue", operators.requeue_job, _OPERATE, operator_models.JobRequeued),
-    Route("GET", "/api/v1/contracts", operators.list_contracts, _ANY_KEY, operator_models.ContractList),
-    Route("GET", "/api/v1/contracts/{name}", operators.show_contract, _ANY_KEY, operator_models.Contract),
-    Route("GET", _QUEUES, operators.list_queues, _OPERATE, operator_models.QueueList),
-    Route("POST", f"{_QUEUES}/pause", operators.pause_queue, _OPERATE, operator_models.QueueChanged),
-    Route("POST", f"{_QUEUES}/resume", operators.resume_queue, _OPERATE, operator_models.QueueChanged),
-    Route("GET", "/api/v1/workers", operators.list_workers, _OPERATE, operator_models.WorkerList),
+    Route("POST", f"{_JOB}/requeue", operators.requeue_job, _OPERATE, operators.JobRequeued),
+    Route("GET", "/api/v1/contracts", operators.list_contracts, _ANY_KEY, operators.ContractList),
+    Route("GET", "/api/v1/contracts/{name}", operators.show_contract, _ANY_KEY, operators.Contract),
+    Route("GET", _QUEUES, operators.list_queues, _OPERATE, operators.QueueList),
+    Route("POST", f"{_QUEUES}/pause", operators.pause_queue, _OPERATE, operators.QueueChanged),
+    Route("POST", f"{_QUEUES}/resume", operators.resume_queue, _OPERATE, operators.QueueChanged),
+    Route("GET", "/api/v1/workers", operators.list_workers, _OPERATE, operators.WorkerList),
 )
 _LETTERS = (
-    Route("GET", "/api/v1/dlq/items", dead_letters.list_letters, _READ_LETTERS, letter_models.LetterPage),
-    Route("GET", _LETTER, dead_letters.show_letter, _READ_LETTERS, letter_models.Letter),
-    Route("POST", f"{_LETTER}/requeue", dead_letters.requeue_letter, _OPERATE, letter_models.LetterRequeued),
-    Route("POST", f"{_LETTER}/discard", dead_letters.discard_letter, _APPROVE, letter_models.Letter),
-    Route("POST", f"{_LETTER}/approve", dead_letters.approve_letter, _APPROVE, letter_models.Letter),
+    Route("GET", "/api/v1/dlq/items", dead_letters.list_letters, _READ_LETTERS, dead_letters.LetterPage),
+    Route("GET", _LETTER, dead_letters.show_letter, _READ_LETTERS, dead_letters.Letter),
+    Route("POST", f"{_LETTER}/requeue", dead_letters.requeue_letter, _OPERATE, dead_letters.LetterRequeued),
+    Route("POST", f"{_LETTER}/discard", dead_letters.discard_letter, _APPROVE, dead_letters.Letter),
+    Route("POST", f"{_LETTER}/approve", dead_letters.approve_letter, _APPROVE, dead_letters.Letter),
 )
 _TASKS = (
     Route(
-        "POST", "/internal/task-claim", tasks.task_claim, _WORK, task_models.TaskClaimAnswer,
+        "POST", "/internal/task-claim", tasks.task_claim, _WORK, tasks.TaskClaimAnswer,
         header=_LEASE_TOKEN_HEADER,
     ),
-    Route("POST", "/internal/heartbeat", tasks.task_heartbeat, _WORK, task_models.TaskBeat, errors=(404, 409)),
-    Route("POST", "/internal/task-complete", tasks.task_complete, _WORK, task_models.TaskCompleted, errors=(404, 409)),
+    Route("POST", "/internal/heartbeat", tasks.task_heartbeat, _WORK, tasks.TaskBeat, errors=(404, 409)),
+    Route("POST", "/internal/task-complete", tasks.task_complete, _WORK, tasks.TaskCompleted, errors=(404, 409)),
 )  # fmt: skip
 _RUN = (
-    Route("POST", "/api/v1/internal/jobs/{job_id}/run", gate_b2_run.run_job, _OPERATE, run_models.RunAnswer),
+    Route("POST", "/api/v1/internal/jobs/{job_id}/run", gate_b2_run.run_job, _OPERATE, gate_b2_run.RunAnswer),
 )  # fmt: skip
 _HEALTH = (
     Route("GET", "/openapi.json", health.openapi, _ANY_KEY, None),
-    Route("GET", "/healthz", health.healthz, None, health_models.Healthy),
-    Route("GET", "/readyz", health.readyz, None, health_models.Healthy, other_answers={503: health_models.NotReady}),
+    Route("GET", "/healthz", health.healthz, None, health.Healthy),
+    Route("GET", "/readyz", health.readyz, None, health.Healthy, other_answers={503: health.NotReady}),
 )
 _BY_TAG: Mapping[str, tuple[Route, ...]] = {
     "jobs": _JOBS, "claims": _CLAIMS, "holding": tuple(_holding()), "operators": _OPERATORS, "dead letters": _LETTERS,

@@ -28,7 +28,7 @@ Schema = Mapping[str, Any]
 class Fault(NamedTuple):
     """One error: pydantic's type of it, its path, the schema there, the value, an unknown field's name, a message."""
 
-    kind: str
+    error_type: str
     path: str
     schema: Schema
     value: Any
@@ -94,7 +94,7 @@ def _describe(fault: Fault) -> tuple[str, str]:
     """What is wrong, and what to do about it."""
     path, subject, schema = fault.path, fault.path or "the body", fault.schema
     fields = list(schema.get("properties", ()))
-    match fault.kind:
+    match fault.error_type:
         case "missing" if path:
             return f"{path} is missing", f"give {path}, {_expected(schema)}"
         case "missing":
@@ -110,7 +110,7 @@ def _describe(fault: Fault) -> tuple[str, str]:
             return f"{subject} contains a lone surrogate, which is not text", "remove it"
         case "string_too_short" | "string_too_long" | "too_short" | "too_long":
             return f"{subject} must be {_expected(schema)}, and has {len(fault.value)}", ""
-        case kind if kind in _WRONG_VALUES:
+        case error_type if error_type in _WRONG_VALUES:
             hint = f"send {_outline(schema)}" if fault.in_body and not path else ""
             return f"{subject} must be {_expected(schema)}{_actual(fault)}", hint
     return f"{subject}: {fault.message}", ""  # pydantic's message

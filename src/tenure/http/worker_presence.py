@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 
 from tenure.errors import BadInput
-from tenure.jobs.live_worker import LiveWorker, host_and_pid
+from tenure.jobs.live_worker import LiveWorker, process_name
 from tenure.postgres.store import Store
 
 _log = logging.getLogger("tenure.http")
@@ -33,7 +33,7 @@ class WorkerPresence:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._through = "{}:{}".format(*host_and_pid())
+        self._through = process_name()
         self._known: dict[str, LiveWorker] = {}
         self._seen_at: dict[str, float] = {}
         #: Names to write, and those of them that are new or changed.
@@ -73,7 +73,7 @@ class WorkerPresence:
                 self._forget(worker.name)
             await self._store.workers.leave(replace(worker, through=self._through))
 
-    async def rest(self) -> None:
+    async def stop(self) -> None:
         """Stop writing."""
         if self._writer is not None:
             self._writer.cancel()

@@ -43,10 +43,6 @@ class ApiKey(NamedTuple):
     revoked_at: datetime | None
     revoked_by: str | None
 
-    def allows(self, *scopes: str) -> bool:
-        """Whether it has any of these scopes; admin has all."""
-        return "admin" in self.scopes or any(scope in self.scopes for scope in scopes)
-
     def is_live(self, now: datetime) -> bool:
         """Whether the key is valid at this time of the database's clock."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)

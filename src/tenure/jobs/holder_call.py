@@ -4,8 +4,7 @@ The store, both clients, the dispatcher's routes and its batch endpoints follow 
 
     a row here, and its paths in the contracts that have it
     its triggers in `postgres/bound_contract.py`; new facts in `postgres/hold.py`, `postgres/move.py` and the template
-    its route and body in `http/route_table.py` and `http/models/holding.py`; new facts in `http/routes/holding.py` and
-    `client/remote.py`
+    its route in `http/route_table.py`, its body in `http/routes/holding.py`; new facts there and in `client/remote.py`
     its action in `model/step.py`, and its tests
 """
 

@@ -16,7 +16,7 @@ from tenure import errors
 #: Faster than json.loads: JSON that PostgreSQL wrote has no surrounding blanks.
 _decoded: Final = json.JSONDecoder().raw_decode
 #: The exceptions by which a handler says whether to retry.
-_KINDS: Final = (
+_TASK_ERRORS: Final = (
     errors.ValidationError, errors.PolicyViolation, errors.PermanentError, errors.DependencyUnavailable,
     errors.InfrastructureFailure, errors.TransientError,
 )  # fmt: skip
@@ -164,15 +164,15 @@ class Failure:
         and the like, the type is Tenure's class, which contracts judge, and the code is the subclass's name.
         """
         class_name, code = type(error).__name__, read_text_attribute(error, "code")
-        kind = next((kind for kind in _KINDS if issubclass(type(error), kind)), None)
-        if kind is not None and code == kind.code and class_name != kind.__name__:
+        task_error = next((known for known in _TASK_ERRORS if issubclass(type(error), known)), None)
+        if task_error is not None and code == task_error.code and class_name != task_error.__name__:
             code = class_name
         return cls(
             _storable(_message(error), _LONGEST_MESSAGE) or class_name,
-            type=class_name if kind is None else kind.__name__,
+            type=class_name if task_error is None else task_error.__name__,
             code=code,
             stack=_storable(_stack(error), _LONGEST_STACK),
-            retryable=None if kind is None else issubclass(kind, errors.TransientError),
+            retryable=None if task_error is None else issubclass(task_error, errors.TransientError),
         )
 
     def facts(self, *, in_ascii: bool = False) -> Mapping[str, Any]:

@@ -34,8 +34,8 @@ class JobType:
 def check_job_type(contract: Contract, declared: JobType) -> None:
     """Refuse a job type that its contract cannot honour; reports every fault at once."""
     validation.check_name("type", declared.type)
-    faults = list(_numbers(contract, declared))
-    faults += [] if faults else _sla(contract, declared)  # compares numbers, so they must be valid
+    faults = list(_number_faults(contract, declared))
+    faults += [] if faults else _sla_faults(contract, declared)  # compares numbers, so they must be valid
     renews: object = declared.renews
     if not isinstance(renews, bool):
         faults.append(f"renews is {renews!r}; it must be True or False")
@@ -65,16 +65,16 @@ def _milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1_000)
 
 
-def _numbers(contract: Contract, declared: JobType) -> Iterable[str]:
+def _number_faults(contract: Contract, declared: JobType) -> Iterable[str]:
     whole: tuple[tuple[str, object, int, int], ...]
     lease, budget = contract.lease, contract.budget
-    yield from _seconds("lease_ttl_sec", declared.lease_ttl_sec, lease.minimum_ms, lease.maximum_ms)
+    yield from _second_faults("lease_ttl_sec", declared.lease_ttl_sec, lease.minimum_ms, lease.maximum_ms)
     beat = lease.heartbeat
     if beat:
-        yield from _seconds("heartbeat_sec", declared.heartbeat_sec, beat.minimum_ms, beat.maximum_ms)
+        yield from _second_faults("heartbeat_sec", declared.heartbeat_sec, beat.minimum_ms, beat.maximum_ms)
     elif declared.heartbeat_sec is not None:
         yield "heartbeat_sec: the contract has no heartbeat of its own; heartbeats renew the lease"
-    yield from _seconds("sla_sec", declared.sla_sec, 1, 366 * 86_400_000)
+    yield from _second_faults("sla_sec", declared.sla_sec, 1, 366 * 86_400_000)
     whole = (
         ("max_attempts", declared.max_attempts, budget.minimum, budget.maximum),
         ("backoff_base_ms", declared.backoff_base_ms, 1, 86_400_000),
@@ -85,14 +85,14 @@ def _numbers(contract: Contract, declared: JobType) -> Iterable[str]:
             yield f"{name} is {value!r}; it must be a whole number within {low}..{high}"
 
 
-def _seconds(name: str, value: object, low_ms: int, high_ms: int) -> Iterable[str]:
+def _second_faults(name: str, value: object, low_ms: int, high_ms: int) -> Iterable[str]:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low_ms <= value * 1000 <= high_ms:
         yield f"{name} is {value!r}; it must be within {low_ms / 1000:g}..{high_ms / 1000:g} seconds"
 
 
-def _sla(contract: Contract, declared: JobType) -> Iterable[str]:
+def _sla_faults(contract: Contract, declared: JobType) -> Iterable[str]:
     lease = contract.lease.default_ms / 1000 if declared.lease_ttl_sec is None else declared.lease_ttl_sec
     if declared.sla_sec is not None and not declared.renews and declared.sla_sec > lease:
         yield f"the work may take {declared.sla_sec:g} s, longer than its lease of {lease:g} s, and nothing renews it"

@@ -79,6 +79,11 @@ def host_and_pid() -> tuple[str, int]:
     return socket.gethostname(), os.getpid()
 
 
+def process_name() -> str:
+    """Return `host:pid`, which no other process has."""
+    return "{}:{}".format(*host_and_pid())
+
+
 def module_name(caller: Mapping[str, Any]) -> str:
     """Return the module of these globals; for a program its file name, as in `tenure worker NAME:app`."""
     module = str(caller.get("__name__", "unknown"))

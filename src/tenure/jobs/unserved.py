@@ -43,16 +43,16 @@ def unserved_to_json(one: UnservedType) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def explain_unserved(contract: str, queue: str, kind: str, takers: Sequence[str], workers: Sequence[str]) -> str:
+def explain_unserved(contract: str, queue: str, job_type: str, takers: Sequence[str], workers: Sequence[str]) -> str:
     """Return why no worker takes such a job."""
     if takers:
-        return f"no live worker knows type {kind} (seen workers: {_some(takers)})"
+        return f"no live worker knows type {job_type} (seen workers: {_some(takers)})"
     if workers:
         return (
-            f"no live worker takes {contract} jobs from queue {queue}, so none knows type {kind} there "
+            f"no live worker takes {contract} jobs from queue {queue}, so none knows type {job_type} there "
             f"(seen workers: {_some(workers)})"
         )
-    return f"no live worker knows type {kind} (no worker is seen at all)"
+    return f"no live worker knows type {job_type} (no worker is seen at all)"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -188,10 +188,10 @@ class _Walk:
                 shown = None if move.action.proof is None else proof
                 move = Move(f"worker {name}", replace(move.action, proof=shown))
             outcome = step(self.contract, job, move.action)
-            said = [
+            found = [
                 what for broken, what in find_violations(self.contract, job, move, outcome) if broken == story.invariant
             ]
-            story.what = said[0] if said else story.what
+            story.what = found[0] if found else story.what
             if isinstance(outcome, Stepped):
                 job = outcome.after
                 if at is not None and _takes(outcome):

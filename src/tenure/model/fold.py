@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tenure.contracts.declaration import Contract
-from tenure.model.step import Action, Row, Standing, Stepped, new_standing, step
+from tenure.model.step import Action, LogRow, Standing, Stepped, new_standing, step
 
 #: Triggers by actor. A holder shows the job's own claim; the lease must have expired before an expiry trigger.
 _BY_HOLDER = ("start", "succeed", "snooze", "hand_back", "compensation_failed")
@@ -29,7 +29,7 @@ class Fault:
     what: str
 
 
-def fold(contract: Contract, limit: int, rows: Sequence[Row]) -> Standing | Fault:
+def fold(contract: Contract, limit: int, rows: Sequence[LogRow]) -> Standing | Fault:
     """Return where a job with this log stands, or the first row that its contract does not allow."""
     job = new_standing(contract, limit)
     at = 0
@@ -40,7 +40,7 @@ def fold(contract: Contract, limit: int, rows: Sequence[Row]) -> Standing | Faul
                 return Fault(at + 1, f"{row.trigger} is not a fact that {contract.name} logs")
             if (row.from_state, row.to_state) != (job.state, job.state):
                 return Fault(at + 1, f"{row.trigger} was logged in {row.from_state}, and the job was {job.state}")
-            expected = Row(row.trigger, job.state, job.state, job.claims, job.counter, hop=False)
+            expected = LogRow(row.trigger, job.state, job.state, job.claims, job.counter, hop=False)
             if row != expected:
                 return Fault(at + 1, _difference(row, expected))
             at += 1
@@ -58,7 +58,7 @@ def fold(contract: Contract, limit: int, rows: Sequence[Row]) -> Standing | Faul
     return job
 
 
-def _chosen_end(contract: Contract, job: Standing, rows: Sequence[Row]) -> str | None:
+def _chosen_end(contract: Contract, job: Standing, rows: Sequence[LogRow]) -> str | None:
     """Return the end that the job type must have chosen, if the log continues with that path."""
     for path in contract.paths:
         ahead = [(row.trigger, row.to_state) for row in rows[: len(path.hops)]]
@@ -67,7 +67,7 @@ def _chosen_end(contract: Contract, job: Standing, rows: Sequence[Row]) -> str |
     return None
 
 
-def _apply(contract: Contract, job: Standing, row: Row) -> Stepped | None:
+def _apply(contract: Contract, job: Standing, row: LogRow) -> Stepped | None:
     """Return what this row's trigger does to the job, under the conditions that the trigger requires."""
     trigger = row.trigger
     ready = replace(job, due=True, expired=trigger in _AFTER_EXPIRY)
@@ -89,7 +89,7 @@ def _apply(contract: Contract, job: Standing, row: Row) -> Stepped | None:
     return None
 
 
-def _difference(found: Row, expected: Row) -> str:
+def _difference(found: LogRow, expected: LogRow) -> str:
     for name in ("trigger", "from_state", "to_state", "claims", "counter", "hop"):
         if getattr(found, name) != getattr(expected, name):
             return f"{name} is {getattr(found, name)!r}, and must be {getattr(expected, name)!r}"

@@ -62,7 +62,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogRow:
     """A log row that a step writes."""
 
     trigger: str
@@ -78,19 +78,19 @@ class Stepped:
     """An accepted step: the new standing and its log rows. A fact without a hop changes no state."""
 
     after: Standing
-    rows: tuple[Row, ...] = ()
+    rows: tuple[LogRow, ...] = ()
     #: The trigger that was used; "" for a fact, "compensate" if effects must be compensated first.
     trigger: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedStep:
     """A refused step, with the reason."""
 
     why: Refusal
 
 
-Outcome = Stepped | Refused
+Outcome = Stepped | RefusedStep
 
 
 def new_standing(
@@ -118,15 +118,15 @@ def step(contract: Contract, job: Standing, action: Action) -> Outcome:
     if job.role == "done":
         return _finished(job, action)
     if verb in HOLDER_ACTIONS and _is_stale(contract, job, action.proof):
-        return Refused("stale")
+        return RefusedStep("stale")
     if verb in HOLDER_ACTIONS and job.role == "settling":
-        return Refused("invalid")  # the holder's own call led here; no holder verb leads on
+        return RefusedStep("invalid")  # the holder's own call led here; no holder verb leads on
     if verb in _SPECIAL:
         return _SPECIAL[verb](contract, job, action)
     return _apply(contract, job, action, verb)
 
 
-def settle(contract: Contract, outcome: Outcome) -> Outcome:
+def pass_commit_point(contract: Contract, outcome: Outcome) -> Outcome:
     """Continue after a step that ended at a commit point, as the engine does unless it is interrupted."""
     if not isinstance(outcome, Stepped) or outcome.after.role != "settling" or not outcome.rows:
         return outcome  # the step moved nothing; upkeep settles jobs at a commit point
@@ -146,8 +146,8 @@ def _finished(job: Standing, action: Action) -> Outcome:
     if action.verb in ("reap", "promote", "settle"):
         return Stepped(job)
     if action.verb in HOLDER_ACTIONS and not (job.held and action.proof == job.claims):
-        return Refused("stale")
-    return Refused("finished")
+        return RefusedStep("stale")
+    return RefusedStep("finished")
 
 
 def _is_stale(contract: Contract, job: Standing, proof: int | None) -> bool:
@@ -156,7 +156,7 @@ def _is_stale(contract: Contract, job: Standing, proof: int | None) -> bool:
 
 
 def _claim(contract: Contract, job: Standing, action: Action) -> Outcome:
-    closed: tuple[Row, ...] = ()
+    closed: tuple[LogRow, ...] = ()
     if contract.lease.closed_by_claim and isinstance(reaped := _reap(contract, job, action), Stepped):
         job, closed = reaped.after, reaped.rows
         if closed and not (job.role == "ready" and job.due):
@@ -164,11 +164,11 @@ def _claim(contract: Contract, job: Standing, action: Action) -> Outcome:
     trigger = "claim" if job.role == "ready" else "reclaim"
     path = contract.path(trigger, job.state)
     if path is None:
-        return Refused("invalid")
+        return RefusedStep("invalid")
     if trigger == "claim" and not job.due:
-        return Refused("not_due")
+        return RefusedStep("not_due")
     if trigger == "reclaim" and (not job.expired or not in_budget(contract, job) or job.cancelling):
-        return Refused("invalid")
+        return RefusedStep("invalid")
     taken = replace(job, claims=job.claims + 1, held=True, expired=False)
     moved = _move(contract, taken, path)
     return Stepped(replace(moved.after, held=True), closed + moved.rows, trigger)
@@ -183,7 +183,7 @@ def _heartbeat(contract: Contract, job: Standing, action: Action) -> Outcome:
 
 def _effect(contract: Contract, job: Standing, action: Action) -> Outcome:
     if job.pending:
-        return Refused("compensating")
+        return RefusedStep("compensating")
     return Stepped(replace(job, effects=job.effects or action.flag))
 
 
@@ -239,7 +239,7 @@ def _settle(contract: Contract, job: Standing, action: Action) -> Outcome:
 
 def _cancel(contract: Contract, job: Standing, action: Action) -> Outcome:
     if contract.path("cancel", job.state) is None:
-        return Refused("invalid")
+        return RefusedStep("invalid")
     # Soft: a running handler is asked to stop, effects are compensated first, any other job is cancelled at once.
     compensates_first = bool(job.effects or job.pending) and job.role in ("ready", "waiting", "leased")
     if action.to == "hard" or not (job.role == "active" or compensates_first):
@@ -251,14 +251,14 @@ def _cancel(contract: Contract, job: Standing, action: Action) -> Outcome:
 
 def _compensated(contract: Contract, job: Standing, action: Action) -> Outcome:
     if job.pending is None:
-        return Refused("invalid")
+        return RefusedStep("invalid")
     rows = (_fact(job, "compensated"),) if "compensated" in contract.facts else ()
     ended = _apply(contract, job, action, "cancel" if job.cancelling else job.pending)
     return replace(ended, rows=rows + ended.rows) if isinstance(ended, Stepped) else ended
 
 
 def _compensation_failed(contract: Contract, job: Standing, action: Action) -> Outcome:
-    return Refused("invalid") if job.pending is None else _apply(contract, job, action, "compensation_failed")
+    return RefusedStep("invalid") if job.pending is None else _apply(contract, job, action, "compensation_failed")
 
 
 def _transition(contract: Contract, job: Standing, action: Action) -> Outcome:
@@ -268,16 +268,16 @@ def _transition(contract: Contract, job: Standing, action: Action) -> Outcome:
     if job.role == "settling":
         settling = [path for path in contract.paths if path.trigger == "settle" and job.state in path.sources]
         led = any(path.hops[0].state == action.to for path in settling)
-        return _apply(contract, job, action, "settle") if led else Refused("invalid")
+        return _apply(contract, job, action, "settle") if led else RefusedStep("invalid")
     for trigger in REQUESTABLE_TRIGGERS:
         path = None if trigger in contract.closed_to_requests else _path(contract, job, trigger)
         if path is not None and path.hops[0].state == action.to:
             if trigger == "promote" and not job.due:
-                return Refused("not_due")
+                return RefusedStep("not_due")
             if trigger == "retry" and not in_budget(contract, job):
-                return Refused("invalid")
+                return RefusedStep("invalid")
             return _apply(contract, job, action, trigger)
-    return Refused("invalid")
+    return RefusedStep("invalid")
 
 
 _SPECIAL = {
@@ -292,9 +292,9 @@ def _apply(contract: Contract, job: Standing, action: Action, trigger: str) -> O
     trigger = "cancel" if trigger == "cancelled" else trigger
     path = _path(contract, job, trigger)
     if path is None:
-        return Refused("invalid")
+        return RefusedStep("invalid")
     if job.pending and trigger in ("succeed", "snooze", "retry"):
-        return Refused("compensating")
+        return RefusedStep("compensating")
     compensates = action.verb in ("fail", "cancelled", "snooze", "hand_back") and trigger != "compensation_failed"
     if compensates and (job.effects or job.pending) and path.end.role in ("done", "settling"):
         rows = () if job.pending else (_fact(job, "compensating"),)
@@ -329,9 +329,9 @@ def _move(contract: Contract, job: Standing, path: Path) -> Stepped:
         pending=None if end.role == "done" else job.pending,
     )
     states = [job.state, *(hop.state for hop in path.hops)]
-    rows = tuple(Row(trigger, before, to, after.claims, after.counter) for before, to in itertools.pairwise(states))
+    rows = tuple(LogRow(trigger, before, to, after.claims, after.counter) for before, to in itertools.pairwise(states))
     return Stepped(after, rows, trigger)
 
 
-def _fact(job: Standing, fact: str) -> Row:
-    return Row(fact, job.state, job.state, job.claims, job.counter, hop=False)
+def _fact(job: Standing, fact: str) -> LogRow:
+    return LogRow(fact, job.state, job.state, job.claims, job.counter, hop=False)

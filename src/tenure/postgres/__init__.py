@@ -3,9 +3,9 @@
     surface         store.py       verbs and their plans (generators)        statement
     app, worker ──▶ Store       ──▶ claim.py    ClaimVerbs, claim_plan    ──▶ queries/claim.sql
     HTTP, CLI       inherits        hold.py     HolderVerbs, move, notes      queries/succeed.sql, finish.sql, note.sql
-                    these verbs     operate.py  OperatorVerbs, settle         queries/operate.sql, change_queue.sql
+                    these verbs     operate.py  OperatorVerbs                 queries/operate.sql, change_queue.sql
                                     enqueue.py  EnqueueVerbs, enqueue_plan    queries/enqueue.sql
-                                    reap.py     UpkeepVerbs, settle           queries/find_expired.sql, expire.sql
+                                    upkeep_verbs.py  UpkeepVerbs, reap_plan  queries/find_expired.sql, expire.sql
                                         │
                     engine.py: pools, retries     statement.py: binds values and executes each step
 

@@ -7,7 +7,7 @@ callers, and each caller gets the same as from a call of its own: its number of 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -24,8 +24,8 @@ from tenure.postgres.engine import EngineUser, check_ids, only_answer
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_reclaimed
 from tenure.postgres.move import UNKNOWN_VERSION, Batch, move
 from tenure.postgres.quarantine import claim_skipping_unloggable, tenant_suffix
-from tenure.postgres.reap import reap_plan
 from tenure.postgres.statement import Atomic, Plan, statement
+from tenure.postgres.upkeep_verbs import reap_plan
 
 
 @dataclass(slots=True, eq=False)
@@ -197,15 +197,20 @@ class ClaimVerbs(EngineUser):
         else:
             by_id = await self.claim_by_id([job_id], worker=worker, contract=contract, claim_key=claim_key)
             jobs = [only_answer(by_id)]
-        for job in jobs:
-            if job.lease_owner != worker:  # another worker used the key and holds its job
-                raise StaleLease(job.id, held_by=job.lease_owner, since=job.started_at)
+        check_owner(jobs, worker)
         return jobs[0] if jobs else None
 
     async def _versions(self, contract: str) -> list[BoundContract]:
         """All known versions of a contract, the newest last; refuses an unknown contract."""
         await self._engine.bound_contract(contract)
         return self._engine.registry.versions(contract)
+
+
+def check_owner(jobs: Iterable[Job], worker: str) -> None:
+    """Refuse claimed jobs that another worker holds: it used the same claim key."""
+    for job in jobs:
+        if job.lease_owner != worker:
+            raise StaleLease(job.id, held_by=job.lease_owner, since=job.started_at)
 
 
 @lru_cache(maxsize=1_000)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tenure.errors import BadInput, Refused
 from tenure.jobs import validation
+from tenure.jobs.formats import ids_to_text
 from tenure.jobs.why import DeadLetterSummary
 from tenure.postgres.engine import Engine, EngineUser, only_answer
 from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
@@ -56,6 +57,12 @@ class DeadLetter(NamedTuple):
     def last_error(self) -> Any:
         """The failure that ended the job."""
         return json.loads(self.last_error_json)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the letter as JSON shows it: ids as texts, documents as values."""
+        fields = ids_to_text(self._asdict(), "id", "job_id", "requeued_as")
+        del fields["payload_json"], fields["last_error_json"]
+        return {**fields, "payload": self.payload, "last_error": self.last_error}
 
     def summary(self) -> DeadLetterSummary:
         """Return the fields that explain the job's state."""

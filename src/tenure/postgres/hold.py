@@ -40,51 +40,53 @@ class HolderVerbs(EngineUser):
 
     async def start(self, held: Held, *, key: str | None = None) -> Moved | None:
         """Report that the handler starts; None under a contract without that step."""
-        return cast("Moved | None", await self._report_one("start", held, key))
+        return cast("Moved | None", await self.report_one("start", HolderCall(held, key)))
 
     async def succeed(self, held: Held, result: Any = None, *, key: str | None = None) -> Moved:
         """End a job as succeeded, with its result."""
-        return cast("Moved", await self._report_one("succeed", held, key, result=result))
+        return cast("Moved", await self.report_one("succeed", HolderCall(held, key, result=result)))
 
     async def fail(self, held: Held, failure: Failure | BaseException, *, key: str | None = None) -> Moved:
         """Report a failure; the answer says whether and when the job runs again, or which effects to undo first."""
-        return cast("Moved", await self._report_one("fail", held, key, failure=failure))
+        return cast("Moved", await self.report_one("fail", HolderCall(held, key, failure=failure)))
 
     async def compensated(self, held: Held, *, key: str | None = None) -> Moved:
         """End a failed job whose effects are undone; it ends with its failure."""
-        return cast("Moved", await self._report_one("compensated", held, key))
+        return cast("Moved", await self.report_one("compensated", HolderCall(held, key)))
 
     async def compensation_failed(
         self, held: Held, failure: Failure | BaseException, *, key: str | None = None
     ) -> Moved:
         """Report that the effects of a failed job could not be undone: an operator must look at it."""
-        return cast("Moved", await self._report_one("compensation_failed", held, key, failure=failure))
+        return cast("Moved", await self.report_one("compensation_failed", HolderCall(held, key, failure=failure)))
 
     async def heartbeat(self, held: Held, *, key: str | None = None) -> Noted:
         """Report that the work goes on; renews the lease when half of it is over. The answer says whether to stop."""
-        return cast("Noted", await self._report_one("heartbeat", held, key))
+        return cast("Noted", await self.report_one("heartbeat", HolderCall(held, key)))
 
     async def progress(self, held: Held, value: Any) -> Noted:
         """Store the progress of the work."""
-        return cast("Noted", await self._report_one("progress", held, value=value))
+        return cast("Noted", await self.report_one("progress", HolderCall(held, value=value)))
 
     async def checkpoint(self, held: Held, value: Any) -> Noted:
         """Store a value for the next attempt."""
-        return cast("Noted", await self._report_one("checkpoint", held, value=value))
+        return cast("Noted", await self.report_one("checkpoint", HolderCall(held, value=value)))
 
     async def snooze(self, held: Held, delay_ms: int, *, key: str | None = None) -> Moved:
         """Delay the job; this attempt does not count against its budget."""
-        return cast("Moved", await self._report_one("snooze", held, key, delay_ms=delay_ms))
+        return cast("Moved", await self.report_one("snooze", HolderCall(held, key, delay_ms=delay_ms)))
 
     async def hand_back(
         self, held: Held, delay_ms: int = 0, *, reason: str | None = None, key: str | None = None
     ) -> Moved | Noted:
         """Return the job unfinished: by the contract's own path, else as if its lease had expired."""
-        return cast("Moved | Noted", await self._report_one("hand_back", held, key, delay_ms=delay_ms, reason=reason))
+        return cast(
+            "Moved | Noted", await self.report_one("hand_back", HolderCall(held, key, delay_ms=delay_ms, reason=reason))
+        )
 
     async def cancelled(self, held: Held, reason: str | None = None, *, key: str | None = None) -> Moved:
         """End the job as cancelled, by its holder: after a cancel request, or by its own decision."""
-        return cast("Moved", await self._report_one("cancelled", held, key, reason=reason))
+        return cast("Moved", await self.report_one("cancelled", HolderCall(held, key, reason=reason)))
 
     async def effect(self, held: Held, node: str, result: Any = None, *, compensable: bool = False) -> Effect:
         """Record the effect of a node under the lease: once per job, over all attempts."""
@@ -109,8 +111,9 @@ class HolderVerbs(EngineUser):
         rows = await self._engine.ask("list_effects", id=job_id)
         return {node: None if result is None else json.loads(result) for node, result, _ in rows}
 
-    async def _report_one(self, verb: str, held: Held, key: str | None = None, **facts: Any) -> Any:
-        return only_answer(await self.report(verb, [HolderCall(held, key, **facts)]))
+    async def report_one(self, verb: str, call: HolderCall) -> Any:
+        """Report a verb for one job; raises its refusal."""
+        return only_answer(await self.report(verb, [call]))
 
     async def report(self, verb: str, calls: Sequence[HolderCall]) -> list[Any]:
         """Report a verb (`HOLDER_VERBS`); one answer per call, in order: Moved, Noted, None (no such step) or an error.

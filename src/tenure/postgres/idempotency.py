@@ -2,6 +2,8 @@
 
 A holder's key is stored on the log row of its hop, and is looked up only when the gate refuses the call. An operator's
 key is stored in `tenure.key`, in the same transaction as the change; a refused call stores no key.
+
+The keys of enqueues are in `tenure.key` too: `enqueue.py` inserts them together with their jobs.
 """
 
 from __future__ import annotations
@@ -123,11 +125,11 @@ def _encode(answer: Any) -> str:
 
 
 def _decode(record: dict[str, Any]) -> Any:
-    ((kind, answer),) = record.items()
-    if kind == "moved":
+    ((answer_type, answer),) = record.items()
+    if answer_type == "moved":
         times = {"at": _parse_time(answer["at"]), "due_at": _parse_time(answer["due_at"])}
         return Moved(**{**answer, **times, "compensate": tuple(answer["compensate"])})
-    if kind == "noted":
+    if answer_type == "noted":
         return Noted(**{**answer, "lease_expires_at": _parse_time(answer["lease_expires_at"])})
     return answer
 

@@ -39,19 +39,12 @@ _SET = "select set_config(name, value, false) from unnest(%s::text[], %s::text[]
 _PROBE = "?"
 #: Reading the queue usage lets PostgreSQL free read entries; nothing else does once the queue is full.
 _SEND = "select pg_notify(%s, %s) where pg_notification_queue_usage() < 0.99"
+_QUEUE_FULL, _READ_ONLY = "PostgreSQL's notification queue is full", "the server is read-only"
 _log = logging.getLogger("tenure.listen")
 
 
-class _NothingReceived(Exception):
-    """The listener's own notification did not arrive."""
-
-
-class _QueueFull(Exception):
-    """The listener could not notify itself: PostgreSQL's notification queue is full."""
-
-
-class _ReadOnlyServer(Exception):
-    """The server is read-only now: no wake-ups come from there."""
+class _NotReceiving(Exception):
+    """The probe has shown that no wake-ups arrive from this server, and why."""
 
 
 class Listener:
@@ -79,7 +72,7 @@ class Listener:
             try:
                 async with await psycopg.AsyncConnection.connect(self._address, autocommit=True) as connection:
                     await self._listen(connection)
-            except (psycopg.Error, OSError, _NothingReceived, _QueueFull, _ReadOnlyServer) as error:
+            except (psycopg.Error, OSError, _NotReceiving) as error:
                 self._log_lost(error)
             finally:
                 self.is_listening = False
@@ -120,11 +113,11 @@ class Listener:
         async with asyncio.timeout(2 * self._patience):
             sent = await connection.execute(_SEND, (CHANNEL, word))
             if not sent.rowcount:
-                raise _QueueFull("PostgreSQL's notification queue is full")
+                raise _NotReceiving(_QUEUE_FULL)
             if not await self._receive(connection, self._patience, word):
-                raise _NothingReceived(f"the probe did not arrive within {self._patience:g} s")
+                raise _NotReceiving(f"the probe did not arrive within {self._patience:g} s")
         if is_read_only(connection):  # the server reported it with its last answer
-            raise _ReadOnlyServer("the server is read-only")
+            raise _NotReceiving(_READ_ONLY)
 
     def _notify_caller(self, contract: str, queue: str) -> None:
         try:
@@ -137,9 +130,9 @@ class Listener:
             self._lost = True
             what = " ".join(str(why).split()) or type(why).__name__
             next_step = "behind a pooler, give the listener a direct address"
-            if isinstance(why, (_QueueFull, psycopg.errors.ProgramLimitExceeded)):
+            if what == _QUEUE_FULL or isinstance(why, psycopg.errors.ProgramLimitExceeded):
                 next_step = "end the session that listens inside an open transaction"
-            elif isinstance(why, (_ReadOnlyServer, psycopg.errors.ReadOnlySqlTransaction)):
+            elif what == _READ_ONLY or isinstance(why, psycopg.errors.ReadOnlySqlTransaction):
                 next_step = "name every server in the address of the database, so that the primary is found"
             _log.warning(
                 "wake-ups are not received (%s); workers find jobs by polling, and the listener reconnects. Next: %s",

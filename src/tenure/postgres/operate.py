@@ -21,7 +21,7 @@ from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_onc
 from tenure.postgres.move import Batch, explain_missing, id_ordered_parts, invalid, move
 from tenure.postgres.notes import note
 from tenure.postgres.ranges import read_by_range
-from tenure.postgres.settle import settle, settle_after
+from tenure.postgres.settle import settle_after, settle_plan
 from tenure.postgres.statement import Plan, statement
 
 #: A plan for some jobs of one contract version.
@@ -255,7 +255,7 @@ def _transition(
     """Move jobs to a state: from a commit point by settling, else by `move`."""
     done: dict[int, Outcome] = {}
     if any(path.hops[0].state == to for path in bound.contract.paths if path.trigger == "settle"):
-        done = {outcome.job_id: outcome for outcome in (yield from settle(bound, len(ids), ids, to=to))}  # type: ignore[misc]
+        done = {outcome.job_id: outcome for outcome in (yield from settle_plan(bound, len(ids), ids, to=to))}  # type: ignore[misc]
     left = [job_id for job_id in ids if job_id not in done]
     if left:
         failure = {"type": "Requested", "message": reason or f"moved to {to} by request", "code": "REQUESTED"}

@@ -89,11 +89,11 @@ def _isolate(bound: BoundContract, versions: Sequence[str], ids: list[int]) -> P
             else:
                 found[part[0]] = reason
     if found:
-        yield statement("quarantine", {"ids": list(found), "reasons": list(found.values())})
+        yield statement("quarantine_jobs", {"ids": list(found), "reasons": list(found.values())})
     for job_id, reason in found.items():
         _log.error("job %d cannot be logged; claims skip it for some minutes: %s. Next: tenure verify", job_id, reason)
     for unit, reason in missing.items():
-        yield from _quarantine_range(unit, reason, ids)
+        yield from _quarantine_jobs_of_range(unit, reason, ids)
     return bool(found or missing)
 
 
@@ -102,13 +102,13 @@ def _lacks_partition(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.errors.CheckViolation) and error.diag.constraint_name is None
 
 
-def _quarantine_range(unit: int, reason: str, ids: Sequence[int]) -> Plan[None]:
+def _quarantine_jobs_of_range(unit: int, reason: str, ids: Sequence[int]) -> Plan[None]:
     """Quarantine these and other jobs of an id range that has no log partition."""
     near = [job_id for job_id in ids if job_id // ID_UNIT == unit]
-    yield statement("quarantine", {"ids": near, "reasons": [reason] * len(near)})
+    yield statement("quarantine_jobs", {"ids": near, "reasons": [reason] * len(near)})
     low, high = unit * ID_UNIT, (unit + 1) * ID_UNIT
     values = {"low": low, "high": high, "reason": reason, "limit": _MOST_OF_A_RANGE}
-    others = yield statement("quarantine_range", values)
+    others = yield statement("quarantine_jobs_of_range", values)
     _log.error(
         "%d jobs with ids from %d to %d cannot be logged; claims skip them for some minutes: %s. "
         "Next: tenure verify", len(near) + len(others), low, high - 1, reason,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tenure.errors import BadInput
 from tenure.jobs import validation
+from tenure.jobs.formats import ids_to_text
 from tenure.jobs.search import MAX_AGE_S
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.ranges import list_ranges
@@ -53,6 +54,12 @@ class JobSummary(NamedTuple):
     def last_error(self) -> Mapping[str, Any] | None:
         """The last failure in short: type, code, and the start of its message."""
         return None if self.last_error_json is None else json.loads(self.last_error_json)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the job as JSON shows it in a list."""
+        fields = ids_to_text(self._asdict(), "id")
+        del fields["last_error_json"]
+        return {**fields, "last_error": self.last_error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +149,10 @@ class Cursor(NamedTuple):
         """Parse the cursor of an earlier page; refuses any other text."""
         if text is None:
             return cls(False, validation.MAX_ID)
-        kind, _, number = text.partition("-")
-        if kind not in ("live", "finished") or not number.isascii() or not number.isdigit():
+        part, _, number = text.partition("-")
+        if part not in ("live", "finished") or not number.isascii() or not number.isdigit():
             raise BadInput(f"{text!r} is not a cursor. Next: pass `next` of the page before, like live-41")
-        return cls(kind == "finished", validation.check_integer("the cursor's id", int(number), 1, validation.MAX_ID))
+        return cls(part == "finished", validation.check_integer("the cursor's id", int(number), 1, validation.MAX_ID))
 
     @classmethod
     def of(cls, job: JobSummary) -> Cursor:
@@ -184,7 +191,7 @@ def _search(
     return found, Cursor(True, low) if len(ranges) > _RANGES else None
 
 
-def _age(kind: str, seconds: float | None) -> int | None:
+def _age(field: str, seconds: float | None) -> int | None:
     """Return an age in milliseconds; refuses an impossible one."""
-    age = validation.to_milliseconds(kind, seconds)
-    return None if age is None else validation.check_integer(f"{kind} in milliseconds", age, 0, MAX_AGE_S * 1_000)
+    age = validation.to_milliseconds(field, seconds)
+    return None if age is None else validation.check_integer(f"{field} in milliseconds", age, 0, MAX_AGE_S * 1_000)

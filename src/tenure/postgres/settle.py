@@ -19,7 +19,7 @@ from tenure.postgres.statement import Atomic, Plan, statement
 _log = logging.getLogger("tenure")
 
 
-def settle(
+def settle_plan(
     bound: BoundContract, limit: int, ids: Sequence[int] | None = None, *, to: str | None = None
 ) -> Plan[list[Outcome]]:
     """Settle jobs at a commit point, `limit` at a time: all, or these ids; with `to`, only to this state."""
@@ -74,7 +74,7 @@ def settle_after(bound: BoundContract, outcomes: list[Outcome]) -> Plan[list[Out
     if not pending:
         return outcomes
     try:
-        settled = yield from settle(bound, len(pending), pending)
+        settled = yield from settle_plan(bound, len(pending), pending)
     except psycopg.Error as error:
         _log.warning("jobs %s stay at their commit point until upkeep settles them: %s", pending, error)
         return outcomes

@@ -29,7 +29,7 @@ Row = tuple[Any, ...]
 Value = str | bool | None
 
 #: The most bytes of text that one statement carries.
-_MAX_BYTES = 16 * 1024 * 1024
+_MAX_STATEMENT_BYTES = 16 * 1024 * 1024
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 #: Reads or changes rows of a partitioned table. An INSERT does not: PostgreSQL locks only the partitions of its rows.
 _READS_PARTITIONS = re.compile(r"\b(?:from|join|update)\s+tenure\.(?:event|job_done)\b")
@@ -171,13 +171,13 @@ def carried(which: Sequence[int], texts: Sequence[str | None]) -> Iterator[list[
     sizes = [len(texts[n] or "") for n in which]
     if not which:
         return
-    if len(which) <= MAX_BATCH and sum(sizes) <= _MAX_BYTES:
+    if len(which) <= MAX_BATCH and sum(sizes) <= _MAX_STATEMENT_BYTES:
         yield list(which)
         return
     part: list[int] = []
     total = 0
     for n, size in zip(which, sizes, strict=True):
-        if part and (total + size > _MAX_BYTES or len(part) == MAX_BATCH):
+        if part and (total + size > _MAX_STATEMENT_BYTES or len(part) == MAX_BATCH):
             yield part
             part, total = [], 0
         part.append(n)

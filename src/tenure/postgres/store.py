@@ -17,7 +17,7 @@ from typing import Any
 
 from tenure.jobs import validation
 from tenure.postgres.api_keys import ApiKeys
-from tenure.postgres.audit import Audit
+from tenure.postgres.audit_reads import Audit
 from tenure.postgres.dead_letters import DeadLetters
 from tenure.postgres.engine import Engine
 from tenure.postgres.enqueue import EnqueueVerbs
@@ -27,10 +27,10 @@ from tenure.postgres.live_workers import Workers
 from tenure.postgres.operate import OperatorVerbs
 from tenure.postgres.queues import Queues
 from tenure.postgres.read import JobReads
-from tenure.postgres.reap import UpkeepVerbs
 from tenure.postgres.registry import ContractNumbers
 from tenure.postgres.retention import Retention
 from tenure.postgres.search import JobSearch
+from tenure.postgres.upkeep_verbs import UpkeepVerbs
 from tenure.postgres.upkeep_work import UpkeepWork
 
 

@@ -20,9 +20,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tenure.postgres.migrate import migrate, render_sql
-from tenure.postgres.reap import promote_plan, reap_plan
-from tenure.postgres.settle import settle
+from tenure.postgres.settle import settle_plan
 from tenure.postgres.store import Store
+from tenure.postgres.upkeep_verbs import promote_plan, reap_plan
 
 MARK: Final = "made for tests by tenure"
 _COMPLETE: Final = "a template of databases for tests, by tenure"
@@ -127,5 +127,5 @@ async def upkeep(store: Store, contract: str, types: Sequence[str]) -> None:
     rows = await store._engine.ask("list_live_of_types", contract=contract, types=list(types))
     ids = [row[0] for row in rows]
     if ids:
-        for plan in (settle, reap_plan, promote_plan):
+        for plan in (settle_plan, reap_plan, promote_plan):
             await store._each_version(contract, len(ids), partial(plan, ids=ids))

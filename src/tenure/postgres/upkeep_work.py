@@ -58,7 +58,7 @@ class UpkeepWork(EngineUser):
 
     async def find_pending(self) -> PendingWork:
         """Return the work that is pending now under every registered contract, in one statement."""
-        return await self._engine.run(self._pressing)
+        return await self._engine.run(self._pending_work)
 
     async def unknown_types(self) -> list[UnknownType]:
         """Return the types of due jobs that no live worker takes, by contract and queue, except in paused queues."""
@@ -79,7 +79,7 @@ class UpkeepWork(EngineUser):
         """Let claims retry jobs that could not be logged this long ago; returns how many."""
         return len(await self._engine.ask("release_quarantine", after_s=after_s, limit=1_000))
 
-    def _pressing(self) -> Plan[PendingWork]:
+    def _pending_work(self) -> Plan[PendingWork]:
         registry = self._engine.registry
         while True:
             known = [bound.claim for contract in registry.contracts() for bound in registry.versions(contract.name)]

@@ -32,8 +32,8 @@ from tenure.contracts.declaration import Contract
 from tenure.contracts.versions import from_description
 from tenure.jobs.validation import normalize_person
 from tenure.model.fold import Fault, fold
-from tenure.model.step import Row, Standing
-from tenure.postgres import audit as read
+from tenure.model.step import LogRow, Standing
+from tenure.postgres import audit_reads as read
 from tenure.postgres.store import Store
 
 PAGE = 5_000
@@ -223,7 +223,7 @@ class _Auditor:
 
     def _fold(self, name: str, version: str, limit: int, text: str) -> _FoldedLog:
         """Fold a log and collect its violations."""
-        rows: list[Row] = []
+        rows: list[LogRow] = []
         limits: list[int] = []
         violations: list[tuple[str, str]] = []
         lines = [line.split(read.FIELD) for line in text.split(read.LINE)] if text else []
@@ -232,7 +232,7 @@ class _Auditor:
                 what = f"log row {place} is missing: {line[0]} follows {place - 1}"
                 return _FoldedLog(len(lines), limit, None, (("the log", what),), has_gap=True)
             _, trigger, from_state, to_state, claims, counter, hop, row_limit, contract = line
-            rows.append(Row(trigger, from_state, to_state, int(claims), int(counter), hop == "t"))
+            rows.append(LogRow(trigger, from_state, to_state, int(claims), int(counter), hop == "t"))
             limits.append(int(row_limit))
             if contract != name:
                 violations.append(("the log", f"log row {place} is of another contract, {contract}"))
@@ -255,7 +255,7 @@ def _is_leaving(page: read.Page, job_id: int) -> bool:
     return any(low <= job_id < high for low, high in page.leaving)
 
 
-def _fault(contract: Contract, limit: int, rows: list[Row], fault: Fault) -> tuple[str, str]:
+def _fault(contract: Contract, limit: int, rows: list[LogRow], fault: Fault) -> tuple[str, str]:
     claims = sum(row.trigger in ("claim", "reclaim") for row in rows)
     raises = sum(row.trigger in ("snooze", "hand_back") for row in rows)
     if claims > contract.budget.executions(limit, raises):

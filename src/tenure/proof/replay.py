@@ -15,7 +15,7 @@ from tenure.errors import JobNotFound, NotDue, TenureError
 from tenure.jobs.event import LogEntry
 from tenure.jobs.job import UPKEEP, Failure, Held, Job, NewJob
 from tenure.model.fold import OPERATOR_FACTS
-from tenure.postgres.audit import ReplayedEffect
+from tenure.postgres.audit_reads import ReplayedEffect
 from tenure.postgres.store import Store
 from tenure.proof.gate_b2_cases import REPLAY_QUEUE
 

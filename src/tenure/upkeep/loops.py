@@ -260,8 +260,8 @@ class Upkeep:
         if is_recent or not pending.dead or pending.changed == changed:
             return Report("vacuum", 0) if self._may_vacuum else None
         self._may_vacuum = await self._store.history.vacuum()
-        rest = (time.monotonic() - now) / _VACUUM_SHARE if self._may_vacuum else self._periods.retire
-        self._vacuumed = (pending.changed, now + rest)
+        pause_s = (time.monotonic() - now) / _VACUUM_SHARE if self._may_vacuum else self._periods.retire
+        self._vacuumed = (pending.changed, now + pause_s)
         return Report("vacuum", int(self._may_vacuum), trouble=None if self._may_vacuum else _NO_VACUUM)
 
     def _counting(self, part: str, work: Callable[[], Awaitable[int]], *, by_age: bool = False) -> Round:

@@ -77,15 +77,15 @@ class Child:
     async def run(self, home: tuple[str, str], job: Job, port: Port) -> HandlerOutcome:
         """Run a job's handler there; `port` makes the calls of its context."""
         await asyncio.to_thread(self._send, "run", home, job)  # sending a large job may block
-        while (message := await self._received.get()) is not None:
-            kind, *rest = message
-            if kind == "outcome":
-                outcome: HandlerOutcome = rest[0]
+        while (received := await self._received.get()) is not None:
+            message, *values = received
+            if message == "outcome":
+                outcome: HandlerOutcome = values[0]
                 return outcome
-            if kind == "stage":
-                port.set_stage(rest[0])
+            if message == "stage":
+                port.set_stage(values[0])
                 continue
-            number, method, arguments = rest
+            number, method, arguments = values
             try:
                 answer = (number, True, await getattr(port, method)(*json.loads(arguments)))
             except Exception as error:
@@ -134,19 +134,19 @@ class Child:
     def _read(self) -> bool:
         """Read one message; False where the pipe is closed."""
         try:
-            kind, *rest = self._pipe.recv()
+            message, *values = self._pipe.recv()
         except Exception:  # the process ended, or sent something that cannot be unpickled
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
             self.kill()
             self._received.put_nowait(None)
             return False
-        if kind == "log":
-            child_log.write(*rest)
-        elif kind == "stack":
-            (self._stack,) = rest
+        if message == "log":
+            child_log.write(*values)
+        elif message == "stack":
+            (self._stack,) = values
             self.kill()
         else:
-            self._received.put_nowait((kind, *rest))
+            self._received.put_nowait((message, *values))
         return True
 
     def _on_exit(self) -> None:
@@ -191,7 +191,7 @@ class _ChildMain:
         self._jobs: queue.Queue[tuple[tuple[str, str], Job]] = queue.Queue()
         #: The calls whose answers have not arrived, by number.
         self._calls: dict[int, Future[Any]] = {}
-        self._numbers = itertools.count()
+        self._call_numbers = itertools.count()
         self._ctx: Context | None = None
         #: The ids of the threads in which handlers run: the event loop's, then that of plain functions.
         self._threads = [threading.get_ident()]
@@ -213,20 +213,20 @@ class _ChildMain:
     def _receive(self) -> None:
         while True:
             try:
-                kind, *rest = self._pipe.recv()
+                message, *values = self._pipe.recv()
             except Exception:  # the worker has ended, or sent something that cannot be unpickled
                 os._exit(1)
-            if kind == "run":
-                self._jobs.put((rest[0], rest[1]))
-            elif kind == "levels":
-                child_log.set_levels(rest[0])
-            elif kind == "stack":
+            if message == "run":
+                self._jobs.put((values[0], values[1]))
+            elif message == "levels":
+                child_log.set_levels(values[0])
+            elif message == "stack":
                 self._send("stack", self._stack())
-            elif kind == "cancel":
+            elif message == "cancel":
                 if self._ctx is not None:
                     self._ctx._request_cancel()
             else:
-                number, succeeded, value = rest
+                number, succeeded, value = values
                 call = self._calls.pop(number)
                 if succeeded:
                     call.set_result(value)
@@ -258,7 +258,7 @@ class _ChildMain:
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         text = validation.to_json(method, list(arguments))  # raises in the handler where it is no JSON
-        number = next(self._numbers)
+        number = next(self._call_numbers)
         call: Future[Any] = Future()
         self._calls[number] = call
         self._send("call", number, method, text)

@@ -20,7 +20,7 @@ from tenure.errors import ConnectionLost, StaleLease, TenureError
 from tenure.jobs.claim_cursor import is_full
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Job
-from tenure.worker.session import Session
+from tenure.worker.shared_parts import SharedParts
 
 _log = logging.getLogger("tenure.worker")
 
@@ -37,9 +37,9 @@ _POLL_SHARE, _LONGEST_PAUSE_S = 0.1, 10.0
 class ClaimLoop:
     """Claims jobs and gives them to `start_jobs`, with the monotonic time at which the claim was sent."""
 
-    def __init__(self, session: Session, poll_s: float, start_jobs: Callable[[list[Job], float], None]) -> None:
-        self._source, self._worker, self._slots = session.source, session.worker, session.slots
-        self._contracts = session.contracts if session.tasks else {}
+    def __init__(self, parts: SharedParts, poll_s: float, start_jobs: Callable[[list[Job], float], None]) -> None:
+        self._source, self._worker, self._slots = parts.source, parts.worker, parts.slots
+        self._contracts = parts.contracts if parts.tasks else {}
         self._poll_s = poll_s
         self._start_jobs = start_jobs
         #: The contracts that may have due jobs; and all contracts, the one claimed from least recently first.

@@ -30,7 +30,7 @@ from tenure.worker.context_port import SourcePort
 from tenure.worker.handler import HandlerOutcome, arguments, failure_of, handle, stack_when_interrupted
 from tenure.worker.reports import Reports, retry_until_answered
 from tenure.worker.running_job import RunningJob
-from tenure.worker.session import Session
+from tenure.worker.shared_parts import SharedParts
 
 _log = logging.getLogger("tenure.worker")
 
@@ -43,11 +43,11 @@ _ALONE_AT_ONCE = 8
 class Executor:
     """Runs handlers, for the worker whose task makes it. A thread that outlives its job keeps a slot until it ends."""
 
-    def __init__(self, session: Session, reports: Reports) -> None:
-        self._source, self._slots, self._heartbeats = session.source, session.slots, session.heartbeats
-        self._middleware = session.middleware
+    def __init__(self, parts: SharedParts, reports: Reports) -> None:
+        self._source, self._slots, self._heartbeats = parts.source, parts.slots, parts.heartbeats
+        self._middleware = parts.middleware
         self._reports = reports
-        self._threads = ThreadPoolExecutor(session.slots.concurrency, "tenure-handler")
+        self._threads = ThreadPoolExecutor(parts.slots.concurrency, "tenure-handler")
         self._loop, self._worker_task = asyncio.get_running_loop(), asyncio.current_task()
         self._cancels_before = self._worker_task.cancelling() if self._worker_task else 0
         #: Set when the worker cancels the tasks of all its jobs.

@@ -31,7 +31,7 @@ from tenure.task import MAX_RUN_S, TIMEOUT
 from tenure.worker.executor import Executor
 from tenure.worker.reports import Reports, call_hook, log_unreported
 from tenure.worker.running_job import RunLimits, RunningJob
-from tenure.worker.session import Session
+from tenure.worker.shared_parts import SharedParts
 
 #: Only a payload that contains this text can set the time limit of its job.
 _TIMEOUT_TEXT = f'"{TIMEOUT}"'
@@ -42,13 +42,13 @@ _MAX_STARTING = 256
 class JobRuns:
     """Starts jobs, and keeps their tasks until they have ended; `on_ended` is called at the end of each job."""
 
-    def __init__(self, session: Session, on_ended: Callable[[], None] | None) -> None:
-        self._session = session
-        self._slots, self._heartbeats = session.slots, session.heartbeats
+    def __init__(self, parts: SharedParts, on_ended: Callable[[], None] | None) -> None:
+        self._parts = parts
+        self._slots, self._heartbeats = parts.slots, parts.heartbeats
         self._on_ended = on_ended
-        self.reports = Reports(session, self._release)
-        self.executor = Executor(session, self.reports)
-        self.running = session.heartbeats.held
+        self.reports = Reports(parts, self._release)
+        self.executor = Executor(parts, self.reports)
+        self.running = parts.heartbeats.held
         #: Set when no job may start any more: jobs that are claimed from then on are handed back.
         self.is_ending = False
         self._loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class JobRuns:
             return
         self.running.update(started)
         self._heartbeats.unstarted.update(started)
-        if self._session.middleware:
+        if self._parts.middleware:
             self.reports.start_task(self._start_after_hooks(jobs, started))
         else:
             self._start(started)
@@ -96,13 +96,13 @@ class JobRuns:
             await asyncio.wait(self.tasks, timeout=left)
 
     async def _start_after_hooks(self, jobs: list[Job], started: list[RunningJob]) -> None:
-        for middleware in self._session.middleware:
+        for middleware in self._parts.middleware:
             await call_hook(middleware.claim(jobs))
         self._start(started)
 
     def _limits_of(self, job: Job) -> RunLimits:
         """The limits that the jobs of this claim and type have in common."""
-        contract, task = self._session.contracts[job.contract], self._session.tasks.get(job.type)
+        contract, task = self._parts.contracts[job.contract], self._parts.tasks.get(job.type)
         lease_s = shortest = contract.lease.minimum_ms / 1_000
         if job.lease_expires_at is not None and job.started_at is not None:
             # Both by the database's clock, which may have stepped back in between.

@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 
 from tenure.client.job_source import JobSource
-from tenure.worker.session import Session
+from tenure.worker.shared_parts import SharedParts
 
 _log = logging.getLogger("tenure.worker")
 
@@ -26,8 +26,8 @@ _TIMEOUT_S = 5.0
 class Presence:
     """Keeps the row of one worker."""
 
-    def __init__(self, session: Session) -> None:
-        self._worker, self._slots = session.worker, session.slots
+    def __init__(self, parts: SharedParts) -> None:
+        self._worker, self._slots = parts.worker, parts.slots
         #: How many writes have failed.
         self.rounds_failed = 0
 

@@ -37,7 +37,7 @@ from tenure.worker.failure_log import log_cancelled, log_failure, log_handed_bac
 from tenure.worker.handler import HandlerOutcome, Returned, undo_effect
 from tenure.worker.job_history import find_own_end, find_taker, is_started, move_of
 from tenure.worker.running_job import RunningJob
-from tenure.worker.session import Session
+from tenure.worker.shared_parts import SharedParts
 
 _log = logging.getLogger("tenure.worker")
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def name_some(jobs: Sequence[RunningJob], at_most: int = 5) -> str:
 def log_unreported(job: Job) -> None:
     """Log an error of this worker's own, because of which a job is not reported."""
     _log.exception(
-        "job %d of %s could not be settled; its lease will end, and its contract decides whether it runs again",
+        "job %d of %s could not be reported; its lease will end, and its contract decides whether it runs again",
         job.id, job.type, extra=fields_of(job),
     )  # fmt: skip
 
@@ -114,8 +114,8 @@ async def hand_back(
 class Reports:
     """The reports about the jobs of one worker; `release` is called when the last report about a job is answered."""
 
-    def __init__(self, session: Session, release: Callable[[RunningJob], None]) -> None:
-        self._source, self._slots, self._middleware = session.source, session.slots, session.middleware
+    def __init__(self, parts: SharedParts, release: Callable[[RunningJob], None]) -> None:
+        self._source, self._slots, self._middleware = parts.source, parts.slots, parts.middleware
         self._release = release
         # In this context, and not in that of the handler whose success starts a batch.
         self._successes: Batcher[tuple[RunningJob, Returned], Moved] = Batcher(

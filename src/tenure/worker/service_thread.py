@@ -6,12 +6,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import uvloop
 
 from tenure.client.job_source import JobSource
-from tenure.client.retry import RetryDelay
+from tenure.client.retry import RetryDelay, keep_running
 
 _log = logging.getLogger("tenure.worker")
 
@@ -55,7 +56,10 @@ class ServiceThread:
         if source is None:
             return
         self._ready.set()
-        running = [asyncio.create_task(self._keep_running(service, source)) for service in self._services]
+        running = [
+            asyncio.create_task(keep_running(partial(service, source), _log, of="the worker"))
+            for service in self._services
+        ]
         await self._stopping.wait()
         for task in running:
             task.cancel()
@@ -71,12 +75,3 @@ class ServiceThread:
                 _log.warning("the heartbeat connection cannot be opened, retrying before any claim: %s", error)
                 await delay.wait()
         return None
-
-    async def _keep_running(self, service: Service, source: JobSource) -> None:
-        delay = RetryDelay()
-        while True:
-            try:
-                await service(source)
-            except Exception:
-                _log.exception("a service of the worker failed, restarting it")
-            await delay.wait()

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tenure.task import PROCESS
 
-_NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 #: Signals within this many seconds may be one signal: sent to the whole process group, or passed on by a parent.
 _ONE_SIGNAL_S: Final = 1.0
 
@@ -50,7 +50,7 @@ def ignore_signals() -> None:
     """Do nothing at signals, in a child process that its worker ends; processes that it forks get default handlers."""
     global _running
     _running += 1
-    for number in _NUMBERS:  # not SIG_IGN: programs that a task starts would inherit that
+    for number in _STOP_SIGNALS:  # not SIG_IGN: programs that a task starts would inherit that
         signal.signal(number, _deliver)
 
 
@@ -76,7 +76,7 @@ def _install() -> bool:
     if _workers:
         return True
     try:
-        for number in _NUMBERS:
+        for number in _STOP_SIGNALS:
             _host[number] = signal.signal(number, _deliver)
     except ValueError:  # not the main thread
         return False

@@ -26,7 +26,7 @@ from tenure.jobs.job import Job
 from tenure.worker.claim_loop import ClaimLoop
 from tenure.worker.reports import hand_back
 from tenure.worker.running_job import TICK_S, RunningJob
-from tenure.worker.session import Session
+from tenure.worker.shared_parts import SharedParts
 
 _log = logging.getLogger("tenure.worker")
 
@@ -44,8 +44,8 @@ _HAND_BACK_S = 5.0
 class Watchdog:
     """Watches the event loop in which it is made, for the jobs that the heartbeat loop holds and for claims."""
 
-    def __init__(self, session: Session, claim_loop: ClaimLoop) -> None:
-        self._heartbeats, self._counts = session.heartbeats, session.slots.counts
+    def __init__(self, parts: SharedParts, claim_loop: ClaimLoop) -> None:
+        self._heartbeats, self._counts = parts.heartbeats, parts.slots.counts
         self._claim_loop = claim_loop
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         #: Set by the event loop when it runs; cleared here, to see whether it is set again.

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import os
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from tenure.client.retry import wait_until_available
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput
 from tenure.jobs import validation
-from tenure.jobs.live_worker import LiveWorker, host_and_pid
+from tenure.jobs.live_worker import LiveWorker, host_and_pid, process_name
 from tenure.jobs.wakeup import JOB_CHANGED
 from tenure.middleware import Middleware
 from tenure.task import Task
@@ -29,7 +28,7 @@ from tenure.worker.presence import Presence
 from tenure.worker.reports import call_hook, name_some
 from tenure.worker.running_job import RunningJob
 from tenure.worker.service_thread import Service, ServiceThread
-from tenure.worker.session import Session, Slots
+from tenure.worker.shared_parts import SharedParts, Slots
 from tenure.worker.signals import SignalRepeats, deliver_signals
 from tenure.worker.watchdog import Watchdog
 
@@ -43,13 +42,13 @@ _CANCELS, _CANCEL_S = 3, 1.0
 _CHECK_THREADS_S = 0.02
 
 #: Numbers the workers of this process: the second and later ones have their number in their names.
-_numbers = itertools.count(1)
+_worker_numbers = itertools.count(1)
 
 
 def _default_name() -> str:
     """A name that no other worker has, in this process or in another one."""
-    number = next(_numbers)
-    return f"{socket.gethostname()}:{os.getpid()}" + (f":{number}" if number > 1 else "")
+    number = next(_worker_numbers)
+    return process_name() + (f":{number}" if number > 1 else "")
 
 
 async def complete(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -151,12 +150,12 @@ class Worker:
             self.name, self.queues, tuple(contracts), tuple(self.tasks), self._application, __version__, host, pid,
             self._slots.concurrency, declares=tuple(task.type for task in self.tasks.values() if task.type is not None),
         )  # fmt: skip
-        session = Session(source, live_worker, contracts, self.tasks, self._middleware, self._slots, self._heartbeats)
-        self._runs = runs = JobRuns(session, on_ended=(lambda: claim_loop.poll_soon()) if until_idle else None)
-        claim_loop = ClaimLoop(session, self._poll_s, runs.start)
+        parts = SharedParts(source, live_worker, contracts, self.tasks, self._middleware, self._slots, self._heartbeats)
+        self._runs = runs = JobRuns(parts, on_ended=(lambda: claim_loop.poll_soon()) if until_idle else None)
+        claim_loop = ClaimLoop(parts, self._poll_s, runs.start)
         self._claim_loop, claim_loop.stopping = claim_loop, self.stopping
-        presence = self._presence = Presence(session)
-        watchdog = Watchdog(session, claim_loop)
+        presence = self._presence = Presence(parts)
+        watchdog = Watchdog(parts, claim_loop)
         services = [self._heartbeats.run, watchdog.run, presence.run, *self._services]
         await self._service.start(services, lambda: self.stopping)  # no claim before heartbeats can be sent
         _log.info("%s works on %s, %d at a time", self.name, ", ".join(self.queues), self._slots.concurrency)

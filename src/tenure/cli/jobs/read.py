@@ -48,7 +48,7 @@ def list_(
     used = {name: value for name, value in options.items() if value is not None}
     filters = _merge(search, used)
     page = call_store(database_url, lambda store: store.find(**filters, limit=limit, after=after))
-    data = {"jobs": list(map(_summary_fields, page.jobs)), "next": page.next, "stopped": page.stopped}
+    data = {"jobs": [job.fields() for job in page.jobs], "next": page.next, "stopped": page.stopped}
     if page.next is None:
         return table_output(data, _HEAD, map(_summary_row, page.jobs), "no job matches")
     repeated = [str(search)] if str(search) else []
@@ -104,13 +104,6 @@ def _merge(search: Search, options: Mapping[str, str]) -> dict[str, Any]:
             raise BadInput(f"--{name} is {value!r}, and the query has {filters[field]!r}; give one of them")
         filters[field] = value
     return filters
-
-
-def _summary_fields(job: JobSummary) -> dict[str, Any]:
-    """A job as JSON shows it in a list."""
-    fields = ids_to_text(job._asdict(), "id")
-    del fields["last_error_json"]
-    return {**fields, "last_error": job.last_error}
 
 
 def _summary_row(job: JobSummary) -> tuple[Any, ...]:

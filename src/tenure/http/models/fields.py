@@ -12,8 +12,8 @@ from typing_extensions import TypeAliasType
 
 from tenure.jobs.validation import LENGTHS, MAX_CLAIMS, MAX_DELAY_MS
 
-#: The largest number of jobs, finishes or heartbeats in one request.
-MAX_BATCH = 1_000
+#: The largest number of items in one request: jobs, claims, finishes, heartbeats.
+MAX_ITEMS = 1_000
 #: The longest time that a request may wait for jobs or wake-ups, in seconds.
 MAX_WAIT_S = 60
 
@@ -32,9 +32,9 @@ PATTERN_MEANINGS = {
 _TOKEN = "0b0e7f0a-5f0e-4f57-9d0c-3f3f6f1a2b4c"
 
 
-def text(kind: str, **options: Any) -> Any:
-    """A text with the length limit of this kind of name."""
-    return Field(min_length=1, max_length=LENGTHS[kind], **options)
+def text(name: str, **options: Any) -> Any:
+    """A text with the length limit of this name."""
+    return Field(min_length=1, max_length=LENGTHS[name], **options)
 
 
 def described(description: str, **options: Any) -> Any:
@@ -92,7 +92,7 @@ Contracts = Annotated[list[Contract], Field(max_length=100)]
 Types = Annotated[list[Type], Field(max_length=10_000)]
 Item = TypeVar("Item")
 #: The items of a batch.
-Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_BATCH)]
+Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_ITEMS)]
 
 # Whole request fields, with their descriptions.
 IdempotencyKey = Annotated[

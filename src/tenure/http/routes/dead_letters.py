@@ -2,22 +2,103 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from tenure.errors import BadInput, Refused
 from tenure.http import response
 from tenure.http.application import ApiRequest, parse_cursor
 from tenure.http.error_response import Forbidden, ForeignTenant
-from tenure.http.models import dead_letters as models
-from tenure.http.models.operators import Requeue
-from tenure.jobs.validation import MAX_ID
+from tenure.http.models import fields
+from tenure.http.models.fields import described, optional
+from tenure.http.routes.operators import Requeue
+from tenure.jobs.validation import LENGTHS, MAX_ID
 from tenure.postgres.dead_letters import DeadLetter
+
+Status = Literal["open", "requeued", "discarded"]
+
+
+class LetterFilter(BaseModel):
+    """The query of a list of dead letters."""
+
+    contract: str | None = optional("Only this contract; default all.", max_length=LENGTHS["contract"])
+    tenant_id: str | None = optional("Only this tenant; default the key's, or all.", max_length=LENGTHS["tenant_id"])
+    status: Status | None = optional("Only this decision; default all.")
+    limit: fields.Limit = 50
+    cursor: fields.Cursor = None
+
+
+class Discard(fields.RequestBody):
+    """A person asks to discard a dead letter."""
+
+    reason: fields.Reason = described("Why to discard it.", examples=["a duplicate of 41"])
+    person: fields.Person | None = optional("Who asks: the key's person; give it only while no key exists.")
+    idempotency_key: fields.IdempotencyKey = None
+
+
+class Approve(fields.RequestBody):
+    """Another person approves the discard."""
+
+    person: fields.Person | None = optional("Who approves: the key's person; give it only while no key exists.")
+    idempotency_key: fields.IdempotencyKey = None
+
+
+class Letter(BaseModel):
+    """A dead letter, and what was decided about it."""
+
+    dlq_id: fields.LetterId
+    id: fields.LetterId
+    job_id: fields.JobId
+    contract: fields.ContractName
+    tenant_id: fields.TenantId
+    type: fields.TypeName
+    reason_code: str = described("Why the job was set aside, as a code.", examples=["permanent_error"])
+    stage: str | None = described("The stage of the work where it failed; null: unknown.")
+    last_error: Any = described("The last error.", examples=[{"type": "PermanentError", "message": "no such address"}])
+    counter: fields.Counter
+    claims: fields.Claims
+    last_owner: str | None = described("The last holder of the job; null: it was never held.")
+    last_lease_expires_at: datetime | None = described("When the last lease would have ended; null: none.")
+    correlation_id: fields.CorrelationId
+    trace_id: fields.TraceId
+    payload: Any = described(
+        "The handler's arguments; null when they are no longer stored.", examples=[{"to": "a@b.c"}]
+    )
+    status: Status = described("The decision: open (none yet), requeued or discarded.")
+    failed_at: datetime = described("When the job failed.")
+    created_at: datetime = described("When the dead letter was written.")
+    updated_at: datetime = described("When the last decision about it was made.")
+    requeued_as: fields.Id | None = described("The job that runs it again; null: none.")
+    requeued_by: str | None = described("Who ran it again; null: nobody.")
+    discard_reason: str | None = described("Why it is to be discarded; null: nobody asked.")
+    discard_asked_by: str | None = described("Who asked to discard it; null: nobody.")
+    discard_asked_at: datetime | None = described("When that person asked; null: never.")
+    discard_approved_by: str | None = described("Who approved the discard; null: nobody.")
+    discard_approved_at: datetime | None = described("When that person approved; null: never.")
+
+
+class LetterPage(BaseModel):
+    """Dead letters, newest first."""
+
+    items: list[Letter] = described("The dead letters of this page.")
+    next: fields.Id | None = described("The cursor of the next page; null: this is the last page.")
+
+
+class LetterRequeued(BaseModel):
+    """A dead letter that runs again as a new job."""
+
+    dlq_id: fields.LetterId
+    job_id: fields.Id = described("The id of the new job.", examples=["43"])
+    status: Literal["queued"] = described("The state of the new job.")
+
 
 #: A page ends when its payloads have this many characters. The first read, and the largest one, in letters.
 _MAX_CHARACTERS, _FIRST_READ, _LARGEST_READ = 4_000_000, 10, 40
 
 
-async def list_letters(request: ApiRequest, query: models.LetterFilter) -> dict[str, Any]:
+async def list_letters(request: ApiRequest, query: LetterFilter) -> dict[str, Any]:
     """Dead letters, newest first, a page at a time."""
     filters = {"contract": query.contract, "status": query.status}
     filters["tenant_id"] = request.caller.resolve_tenant(query.tenant_id)
@@ -49,7 +130,7 @@ async def requeue_letter(request: ApiRequest, body: Requeue) -> dict[str, Any]:
     return {"dlq_id": str(letter.id), "job_id": str(job_id), "status": "queued"}
 
 
-async def discard_letter(request: ApiRequest, body: models.Discard) -> dict[str, Any]:
+async def discard_letter(request: ApiRequest, body: Discard) -> dict[str, Any]:
     """Ask to discard a dead letter. It is discarded at once if its contract needs no second person."""
     key, letter = request.idempotency_key(body.idempotency_key), await _find(request)
     discarded = await request.calls.store.letters.request_discard(
@@ -58,7 +139,7 @@ async def discard_letter(request: ApiRequest, body: models.Discard) -> dict[str,
     return response.dead_letter(discarded)
 
 
-async def approve_letter(request: ApiRequest, body: models.Approve) -> dict[str, Any]:
+async def approve_letter(request: ApiRequest, body: Approve) -> dict[str, Any]:
     """Approve the discard of a dead letter, by another person than the one who asked."""
     key, letter = request.idempotency_key(body.idempotency_key), await _find(request)
     approved = await request.calls.store.letters.approve_discard(
@@ -69,12 +150,12 @@ async def approve_letter(request: ApiRequest, body: models.Approve) -> dict[str,
 
 async def _find(request: ApiRequest) -> DeadLetter:
     """The dead letter with this id; refuses one of another tenant."""
-    number, who = int(request.path_text), request.caller
-    if not 0 < number <= MAX_ID:
-        raise Refused(None, f"there is no dead letter with id {number}", code="DLQ_ITEM_NOT_FOUND")
-    letter = await request.calls.store.letters.show(number)
+    letter_id, who = int(request.path_text), request.caller
+    if not 0 < letter_id <= MAX_ID:
+        raise Refused(None, f"there is no dead letter with id {letter_id}", code="DLQ_ITEM_NOT_FOUND")
+    letter = await request.calls.store.letters.show(letter_id)
     if who.tenant not in (None, letter.tenant_id):
-        raise ForeignTenant(f"dead letter {number} is another tenant's. Next: use a key of that tenant")
+        raise ForeignTenant(f"dead letter {letter_id} is another tenant's. Next: use a key of that tenant")
     return letter
 
 

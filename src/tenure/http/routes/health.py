@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, RootModel
 
 from tenure.errors import CannotConnect
 from tenure.http.application import ApiRequest
+from tenure.http.models.errors import Refusal
+from tenure.http.models.fields import described
 from tenure.http.openapi import openapi_document
 from tenure.http.response import JsonResponse
+
+
+class Healthy(BaseModel):
+    """The dispatcher is healthy."""
+
+    status: Literal["ok"] = described("It is healthy.")
+
+
+class Stopping(BaseModel):
+    """The dispatcher is stopping."""
+
+    status: Literal["stopping"] = described("It is stopping.")
+
+
+class NotReady(RootModel[Stopping | Refusal]):
+    """The dispatcher is stopping, or its database is unavailable."""
+
 
 #: A readiness probe waits this many seconds for the database.
 _READY_S = 1.0

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, replace
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
-from tenure.errors import TenureError
+from pydantic import BaseModel, Field, RootModel, StrictBool, StrictInt, StrictStr
+
+from tenure.errors import BadInput, TenureError
 from tenure.http import response
 from tenure.http.application import ApiRequest, parse_cursor
 from tenure.http.error_response import commands_to_routes, error_body
-from tenure.http.models import jobs as models
+from tenure.http.models import fields
+from tenure.http.models.errors import RefusedItem
+from tenure.http.models.fields import JOB_CURSOR, RequestBody, described, optional
 from tenure.http.response import FastJsonResponse, JsonResponse
 from tenure.jobs.formats import ids_to_text
 from tenure.jobs.job import NewJob
@@ -20,7 +25,210 @@ from tenure.jobs.validation import MAX_CLAIMS
 from tenure.jobs.why import explain_job, next_commands
 
 
-async def enqueue_job(request: ApiRequest, body: models.Enqueue) -> JsonResponse:
+class Enqueue(RequestBody):
+    """A job to enqueue."""
+
+    type: fields.Type = described("The job's type: which handler runs it.")
+    payload: Any = described(
+        "The handler's arguments, any JSON; default {}.", default_factory=dict, examples=[{"to": "a@b.c"}]
+    )
+    contract: fields.Contract = described("The contract it follows; default standard.", default="standard")
+    queue: fields.Queue = described("The queue it is claimed from; default default.", default="default")
+    tenant_id: fields.Tenant | None = optional("The tenant that owns the job; default the key's tenant, or default.")
+    priority: Annotated[StrictInt, Field(ge=0, le=9), fields.AS_WHOLE] = described(
+        "0 is claimed first, 9 last; default 5.", default=5
+    )
+    run_at: Annotated[StrictStr, Field(json_schema_extra={"format": "date-time"})] | None = optional(
+        "When it may be claimed, with a time zone; default now. Not with delay_seconds."
+    )
+    delay_seconds: fields.Seconds | None = optional("Seconds until it may be claimed; default 0. Not with run_at.")
+    max_attempts: fields.Count | None = optional("The limit of attempts; default its type's, or the contract's.")
+    idempotency_key: fields.IdempotencyKey = None
+    correlation_id: Annotated[StrictStr, fields.text("correlation_id")] | None = optional(
+        "The job's correlation id; default one made from the job's id."
+    )
+    trace_id: Annotated[StrictStr, fields.text("trace_id")] | None = optional(
+        "The job's trace id; default the request's, or one made from the job's id."
+    )
+    notify: StrictBool = described(
+        "Whether to wake listening workers; false: they find the job by polling.", default=True
+    )
+
+    def job(self, tenant: str | None, key: str | None) -> NewJob:
+        """The job to enqueue; refuses run_at together with delay_seconds."""
+        if self.run_at is not None and self.delay_seconds is not None:
+            raise BadInput("run_at and delay_seconds both say when the job may be claimed. Next: give one of them")
+        delay_ms = None if self.delay_seconds is None else round(self.delay_seconds * 1_000)
+        return NewJob(
+            self.type, self.payload, contract=self.contract, queue=self.queue, tenant_id=tenant or "default",
+            priority=self.priority, max_attempts=self.max_attempts, run_at=_timestamp("run_at", self.run_at),
+            delay_ms=delay_ms, key=key, trace_id=self.trace_id, correlation_id=self.correlation_id,
+            notify=self.notify,
+        )  # fmt: skip
+
+
+class EnqueueMany(RequestBody):
+    """A batch of jobs to enqueue."""
+
+    jobs: fields.Items[Enqueue] = described("The jobs; each is enqueued or refused by itself.")
+
+
+class EnqueuedItem(BaseModel):
+    """A job of a batch, enqueued by this call or by an earlier one with the same key."""
+
+    id: fields.JobId
+    made: bool = described(
+        "Whether this call made the job; false: an earlier one with the same key did.", examples=[True]
+    )
+
+
+class EnqueuedJob(EnqueuedItem):
+    """A job, enqueued by this call or by an earlier one with the same key."""
+
+    contract: fields.ContractName
+    state: fields.State = Field(examples=["queued"])
+    queue: fields.QueueName
+    type: fields.TypeName
+    tenant_id: fields.TenantId
+
+
+class EnqueuedOrRefused(RootModel[EnqueuedItem | RefusedItem]):
+    """What happened to one job of a batch."""
+
+
+class EnqueuedJobs(BaseModel):
+    """What happened to each job."""
+
+    jobs: list[EnqueuedOrRefused] = described("One answer per job, in the same order.")
+
+
+class JobSearch(BaseModel):
+    """The query of a list of jobs."""
+
+    q: str = described(
+        "A search by state, type, queue, tenant, contract and age; empty: all.",
+        default="",
+        max_length=1_000,
+        examples=["state:dead type:send age:>1h"],
+    )
+    limit: fields.Limit = 50
+    cursor: str | None = optional("Where an earlier page ended: its `next`.", pattern=JOB_CURSOR)
+
+
+class EventPage(BaseModel):
+    """The query of a page of a job's log."""
+
+    limit: fields.Limit = 1_000
+    cursor: fields.Cursor = None
+
+
+class ListedJob(BaseModel):
+    """A job in a list."""
+
+    id: fields.JobId
+    contract: fields.ContractName
+    state: fields.State
+    role: fields.StateRole
+    queue: fields.QueueName
+    type: fields.TypeName
+    tenant_id: fields.TenantId
+    priority: int = described("0 is claimed first, 9 last.", examples=[5])
+    claims: fields.Claims
+    counter: fields.Counter
+    max_attempts: fields.MaxAttempts
+    due_at: fields.DueAt
+    created_at: datetime = described("When the job was made.")
+    updated_at: datetime = described("When the job last moved.")
+    finished_at: datetime | None = described("When the job ended; null: it has not ended.")
+    lease_owner: str | None = described("Who holds the job; null: nobody.", examples=["w1"])
+    lease_expires_at: fields.LeaseEnd
+    last_error: dict[str, Any] | None = described("The last error, in short; null: none.")
+
+
+class Job(ListedJob):
+    """A job with everything in its row."""
+
+    version: str = described("The version of the job's contract.", examples=["1"])
+    raises: int = described("By how much snoozes have raised the job's limit.", examples=[0])
+    payload: Any = described("The handler's arguments.", examples=[{"to": "a@b.c"}])
+    started_at: datetime | None = described("When it was last claimed; null: never.")
+    cancel_requested_at: datetime | None = described("When its holder was asked to stop; null: never.")
+    trace_id: fields.TraceId
+    correlation_id: fields.CorrelationId
+    idempotency_key: str | None = described("The key that it was enqueued with; null: none.")
+    origin_letter: fields.Id | None = described("The dead letter that it runs again; null: none.")
+    last_error: Any = described("The last error, in full; null: none.")
+    result: Any = described("The handler's result; null: none yet.")
+    checkpoint: Any = described("The last checkpoint of the handler; null: none.")
+    pending: Any = described("The failure that ends the job once its effects are undone; null: none.")
+    blocked_at: datetime | None = optional(
+        "When its handler blocked a worker's event loop: it now runs in its own process; null: never."
+    )
+    record: dict[str, Any] | None = optional("The row of its contract's view.")
+    progress: Any = optional("The last progress of its holder; null: none.")
+    dlq_id: fields.Id | None = optional("Its dead letter; null: none.")
+    requeued_as: fields.Id | None = optional("The job that runs it again; null: none.")
+
+
+class JobPage(BaseModel):
+    """Jobs that match: first the live ones, then the finished ones, each newest first."""
+
+    jobs: list[ListedJob] = described("The jobs of this page.")
+    next: str | None = described("The cursor of the next page; null: this is the last page.", pattern=JOB_CURSOR)
+    stopped: bool = described("Whether the search read its limit of rows before the page was full.")
+
+
+class JobEvent(BaseModel):
+    """A row of a job's log."""
+
+    job_id: fields.JobId
+    seq: int = described("Its place in the job's log, from 1, without gaps.")
+    ts: datetime = described("When it happened, by the database's clock; strictly rising within a job.")
+    hop: bool = described("Whether the job's state changed; false: a fact that its contract logs.", examples=[True])
+    trigger: str = described("What happened.", examples=["succeed"])
+    from_state: str = described("The state before.", examples=["running"])
+    to_state: str = described("The state after.", examples=["succeeded"])
+    claims: fields.Claims
+    counter: fields.Counter
+    max_attempts: fields.MaxAttempts
+    actor: str = described("Who did it: a worker, a key, upkeep.", examples=["w1"])
+    reason: str | None = described("Why; null: no reason was given.")
+    facts: Any = described("More facts about it.", examples=[{}])
+
+
+class JobEvents(BaseModel):
+    """A job's log, in order."""
+
+    events: list[JobEvent] = described("The rows, oldest first.")
+    next: str | None = described("The cursor of the next page; null: this is the last page.")
+
+
+class WhyAnswer(BaseModel):
+    """Why a job is (not) running, or why it ended as it did."""
+
+    id: fields.JobId
+    state: fields.State
+    role: fields.StateRole
+    why: list[str] = described(
+        "A few sentences, the most important first.",
+        examples=[["Nobody claims it: queue mail is paused since 12:03 by ann."]],
+    )
+    next: list[str] = described("Useful next requests, the likeliest first.", examples=[["GET /api/v1/jobs/42/events"]])
+
+
+def _timestamp(name: str, value: str | None) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        timestamp = datetime.fromisoformat(value)
+    except ValueError:
+        raise BadInput(f"{name} must be a time like 2026-11-15T12:00:00Z, not {value[:100]!r}") from None
+    if timestamp.tzinfo is None:
+        raise BadInput(f"{name} must have a time zone, like 2026-11-15T12:00:00Z, and {value[:100]!r} has none")
+    return timestamp
+
+
+async def enqueue_job(request: ApiRequest, body: Enqueue) -> JsonResponse:
     """Enqueue a job. With an idempotency key at most once: the same key and body again get the same job (200)."""
     who, calls = request.caller, request.calls
     key = request.idempotency_key(body.idempotency_key)
@@ -39,13 +247,13 @@ async def enqueue_job(request: ApiRequest, body: models.Enqueue) -> JsonResponse
     )  # fmt: skip
 
 
-async def enqueue_jobs(request: ApiRequest, body: models.EnqueueMany) -> JsonResponse:
+async def enqueue_jobs(request: ApiRequest, body: EnqueueMany) -> JsonResponse:
     """Enqueue many jobs; each is enqueued or refused by itself, and the answers have the same order."""
     request.refuse_idempotency_key("give each job its idempotency_key")
     who, calls = request.caller, request.calls
     contracts = await calls.contracts(one.contract for one in body.jobs)
 
-    def enqueue(one: models.Enqueue) -> asyncio.Future[Enqueued]:
+    def enqueue(one: Enqueue) -> asyncio.Future[Enqueued]:
         job = _with_trace(request, one.job(who.resolve_tenant(one.tenant_id), one.idempotency_key))
         return calls.enqueue(job, contracts[one.contract], who)
 
@@ -62,7 +270,7 @@ def _enqueued(one: Enqueued | TenureError) -> dict[str, Any]:
     return {"error": error_body(one)} if isinstance(one, TenureError) else {"id": str(one.job_id), "made": one.made}
 
 
-async def list_jobs(request: ApiRequest, query: models.JobSearch) -> dict[str, Any]:
+async def list_jobs(request: ApiRequest, query: JobSearch) -> dict[str, Any]:
     """Jobs that match: first the live ones, then the finished ones, each newest first.
 
     A page reads a limited number of rows; `stopped` says that it reached the limit.
@@ -70,7 +278,7 @@ async def list_jobs(request: ApiRequest, query: models.JobSearch) -> dict[str, A
     search = asdict(parse(query.q))
     search["tenant_id"] = request.caller.resolve_tenant(search["tenant_id"])
     page = await request.calls.store.find(**search, limit=query.limit, after=query.cursor)
-    jobs = [response.listed_job(job) for job in page.jobs]
+    jobs = [job.fields() for job in page.jobs]
     return {"jobs": jobs, "next": page.next, "stopped": page.stopped}
 
 
@@ -89,11 +297,11 @@ async def show_job(request: ApiRequest) -> dict[str, Any]:
     }
 
 
-async def list_job_events(request: ApiRequest, query: models.EventPage) -> dict[str, Any]:
+async def list_job_events(request: ApiRequest, query: EventPage) -> dict[str, Any]:
     """A job's log, in order, a page at a time: every hop, and every other fact that its contract logs."""
-    number = await request.own_job_id()
+    job_id = await request.own_job_id()
     after = min(parse_cursor(query.cursor) or 0, MAX_CLAIMS)
-    found = await request.calls.store.events(number, after=after, limit=query.limit + 1)
+    found = await request.calls.store.events(job_id, after=after, limit=query.limit + 1)
     page = found[: query.limit]
     more = str(page[-1].seq) if len(found) > query.limit else None
     return {"events": [ids_to_text(asdict(entry), "job_id") for entry in page], "next": more}

@@ -7,8 +7,11 @@ checks the attempt too.
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 from uuid import UUID
+
+from pydantic import BaseModel, Field, RootModel, StrictStr
 
 from tenure.contracts.declaration import HELD
 from tenure.errors import (
@@ -22,26 +25,117 @@ from tenure.errors import (
     StaleLease,
 )
 from tenure.http.application import ApiRequest, parse_job_id
-from tenure.http.models import tasks as models
+from tenure.http.models import fields
+from tenure.http.models.fields import MAX_ITEMS, RequestBody, described, optional
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Held, Job
 from tenure.jobs.live_worker import LiveWorker
 from tenure.postgres.claim import Claimer
 from tenure.postgres.move import UNKNOWN_VERSION
 
+
+class TaskClaim(RequestBody):
+    """Document 001: a worker asks for a task by its id."""
+
+    task_id: Annotated[StrictStr, Field(min_length=1, max_length=100)] = described("The task's id.", examples=["42"])
+    worker_id: fields.WorkerId
+    types: fields.Types | None = optional("The types of tasks that this worker knows; default any.")
+
+
+class TaskJob(BaseModel):
+    """Document 001: what the task is a run of."""
+
+    dag_name: str | None = described("The task's DAG; null: none.")
+    name: fields.TypeName
+
+
+class Task(BaseModel):
+    """Document 001: what a worker is to do."""
+
+    task_id: fields.Id = described("The task's id.")
+    attempt: fields.Counter
+    job: TaskJob = described("What the task is a run of.")
+    operator: fields.TypeName
+    config: Any = described("The operator's arguments: the payload of the job.", examples=[{"to": "a@b.c"}])
+    inputs: list[Any] = described("The outputs of upstream tasks of its DAG; empty outside a DAG.")
+    max_attempts: fields.MaxAttempts
+    queue: fields.QueueName
+    tenant_id: fields.TenantId
+    trace_id: fields.TraceId
+    correlation_id: fields.CorrelationId
+    created_at: datetime = described("When the task was made.")
+
+
+class Claimed(BaseModel):
+    """Document 001: the worker holds the task."""
+
+    status: Literal["Claimed"] = described("The worker holds the task.")
+    attempt: fields.Counter
+    lease_token: fields.LeaseToken
+    lease_expires_at: datetime = described("When the lease ends, by the database's clock.")
+    task: Task = described("What to do.")
+
+
+class NotClaimed(BaseModel):
+    """Document 001: the task cannot be claimed, and why."""
+
+    status: Literal["NotClaimed"] = described("The task cannot be claimed.")
+    reason: str = described(
+        "AlreadyRunning, UnknownType, UnknownVersion, NotFound, NotDue, Busy, LeaseLost, or its state.",
+        examples=["AlreadyRunning"],
+    )
+
+
+class TaskClaimAnswer(RootModel[Annotated[Claimed | NotClaimed, Field(discriminator="status")]]):
+    """Document 001: the task with its lease, or why it cannot be claimed."""
+
+
+class TaskHeartbeat(RequestBody):
+    """Document 001: the work on a task goes on."""
+
+    task_id: fields.Id = described("The task's id.")
+    attempt: fields.Count = described("The attempt, as the claim answered.", examples=[1])
+    lease_token: fields.Token = described("The lease token, as the claim answered.")
+
+
+class TaskBeat(BaseModel):
+    """Document 001: when the lease ends, and whether the worker must stop."""
+
+    lease_expires_at: fields.LeaseEnd
+    cancel_requested: bool = described("Whether the worker must stop: then complete it as Canceled.")
+
+
+class TaskComplete(TaskHeartbeat):
+    """Document 001: the end of an attempt. Outputs and events are stored with it, or nothing is."""
+
+    status: Literal["Completed", "Failed", "Canceled"] = described("How the attempt ended.")
+    outputs: Any = optional("With Completed: the outputs, any JSON; default null.", examples=[[{"rows": 17}]])
+    events: Annotated[list[Any], Field(max_length=MAX_ITEMS)] | None = optional(
+        "Events to store with it; default none."
+    )
+    error_message: Annotated[StrictStr, Field(max_length=8_000)] | None = optional("With Failed: what went wrong.")
+
+
+class TaskCompleted(BaseModel):
+    """Document 001: the task's status now, and when a Failed task runs again."""
+
+    status: str = described("The task's status now.", examples=["Completed"])
+    next_retry_at: datetime | None = described("When it runs again; null: it does not.")
+
+
 _VERBS = {"Completed": "succeed", "Failed": "fail", "Canceled": "cancelled"}
 #: The document's reason for each kind of refusal.
 _REASONS = {JobNotFound: "NotFound", NotDue: "NotDue", Busy: "Busy", StaleLease: "LeaseLost"}
 
 
-async def task_claim(request: ApiRequest, body: models.TaskClaim) -> dict[str, Any]:
+async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any]:
     """Claim a task by its id: `Claimed` with the lease, or `NotClaimed` with the reason."""
     token, calls, who = _lease_token(request.headers.get("idempotency-key")), request.calls, request.caller
     try:
-        number = _parse_task_id(body.task_id)
-        if body.types is not None and (await calls.identity(number, who)).type not in body.types:
+        job_id = _parse_task_id(body.task_id)
+        if body.types is not None and (await calls.identity(job_id, who)).type not in body.types:
             return {"status": "NotClaimed", "reason": "UnknownType"}
-        job = await calls.claim_by_id(number, Claimer(body.worker_id, 1, token), who)
+        job = await calls.claim_by_id(job_id, Claimer(body.worker_id, 1, token), who)
     except Refused as refused:
         return {"status": "NotClaimed", "reason": await _reason(request, refused)}
     calls.remember_attempt(job)
@@ -56,13 +150,13 @@ async def task_claim(request: ApiRequest, body: models.TaskClaim) -> dict[str, A
     }
 
 
-async def task_heartbeat(request: ApiRequest, body: models.TaskHeartbeat) -> dict[str, Any]:
+async def task_heartbeat(request: ApiRequest, body: TaskHeartbeat) -> dict[str, Any]:
     """Extend the lease of a task, if the token is the one of the current attempt."""
     noted = await request.calls.report_patiently("heartbeat", HolderCall(await _held(request, body)))
     return {"lease_expires_at": noted.lease_expires_at, "cancel_requested": noted.cancel_requested}
 
 
-async def task_complete(request: ApiRequest, body: models.TaskComplete) -> dict[str, Any]:
+async def task_complete(request: ApiRequest, body: TaskComplete) -> dict[str, Any]:
     """End the current attempt, with its token. Outputs (with Completed) and events are stored with it.
 
     The dispatcher decides whether and when a Failed task runs again. The same completion again gets the same answer;
@@ -98,7 +192,7 @@ def _lease_token(header: str | None) -> UUID | None:
 
 
 def _parse_task_id(task_id: str) -> int:
-    """A task's id as a number; a text that cannot be one is not found."""
+    """A task's id as a job's id; a text that cannot be one is not found."""
     if not (task_id.isascii() and task_id.isdecimal() and len(task_id) < 20):
         raise JobNotFound(0)
     return parse_job_id(task_id)
@@ -106,8 +200,8 @@ def _parse_task_id(task_id: str) -> int:
 
 async def _reason(request: ApiRequest, refused: Refused) -> str:
     """Why a task cannot be claimed, in the document's words; for other states the state itself."""
-    for kind, reason in _REASONS.items():
-        if isinstance(refused, kind):
+    for refusal, reason in _REASONS.items():
+        if isinstance(refused, refusal):
             return reason
     if refused.reason_code == UNKNOWN_VERSION:
         return "UnknownVersion"
@@ -118,13 +212,13 @@ async def _reason(request: ApiRequest, refused: Refused) -> str:
     return refused.reason_code
 
 
-async def _held(request: ApiRequest, body: models.TaskHeartbeat) -> Held:
+async def _held(request: ApiRequest, body: TaskHeartbeat) -> Held:
     """The claim of this attempt; refuses an attempt that does not exist."""
-    calls, number = request.calls, parse_job_id(body.task_id)
-    claims = await calls.claims_of(number, body.attempt, request.caller)
+    calls, job_id = request.calls, parse_job_id(body.task_id)
+    claims = await calls.claims_of(job_id, body.attempt, request.caller)
     if claims is None:
-        raise StaleLease(number)
-    return await calls.held(number, claims, body.lease_token, request.caller)
+        raise StaleLease(job_id)
+    return await calls.held(job_id, claims, body.lease_token, request.caller)
 
 
 def _task(job: Job) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tenure.postgres.engine import EngineUser
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_lost
 from tenure.postgres.move import Batch, is_row_error, move, not_logged
 from tenure.postgres.ranges import group_by_range
-from tenure.postgres.settle import settle, settle_after
+from tenure.postgres.settle import settle_after, settle_plan
 from tenure.postgres.statement import Atomic, Plan, statement
 
 
@@ -50,7 +50,7 @@ class UpkeepVerbs(EngineUser):
 
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Settle all jobs of this contract that a crash left at a commit point, `limit` at a time."""
-        return await self._each_version(contract, limit, settle)
+        return await self._each_version(contract, limit, settle_plan)
 
     async def _each_version(
         self, contract: str, limit: int, plan: Callable[[BoundContract, int], Plan[list[Outcome]]]

@@ -50,7 +50,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SharedParts:
     """One connected worker."""
 
     source: JobSource

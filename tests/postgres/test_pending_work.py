@@ -20,8 +20,8 @@ __all__ = ["full", "planner"]
 def asked(planner: Planner) -> Statement:
     """The question, for every contract that is registered."""
     watch = UpkeepWork(Keeping(planner.registry))  # type: ignore[arg-type]
-    run_sync(planner.engine, watch._pressing())  # what is registered is read once
-    (found,) = [next(watch._pressing())]
+    run_sync(planner.engine, watch._pending_work())  # what is registered is read once
+    (found,) = [next(watch._pending_work())]
     assert isinstance(found, Statement)
     return found
 
