@@ -81,7 +81,7 @@ def old_keys(db: Harness, job_id: int) -> None:
 
 async def neglected(store: Store, db: Harness) -> dict[str, int]:
     """A database in which every part of upkeep has something to do; the jobs by what they wait for."""
-    await store.publish(True)
+    await store.outbox.publish({"default": "https://queue.example/1/default"})
     jobs = {"left": await leaving(store, db)}
     jobs |= {contract: await expired(store, db, contract) for contract in BUILT_IN}
     jobs["waiting"] = await waiting(store, db)
