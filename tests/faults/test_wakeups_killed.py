@@ -134,6 +134,6 @@ async def test_creation_killed_at_random_leaves_tasks_with_their_wake_ups_or_non
     assert states == [{"status": "Queued", "attempt": 1, "lease_token": None}]
     tasks = db.value("select count(*) from tenure.job where queue = %s", queue)
     assert (
-        db.value("select count(*) from tenure.outbox join tenure.job on job.id = job_id where queue = %s", queue)
+        db.value("select count(*) from tenure.outbox join tenure.job on job.id = job_id where job.queue = %s", queue)
         == tasks
     )

@@ -170,14 +170,15 @@ class Upkeep:
         period: float,
         work: Round,
         first: float,
-        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        wait: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
         """Run a part again and again; after a failure sooner, because the database may be back any moment."""
         await asyncio.sleep(first)
         while True:
             retry = await self._try(name, period, work)
             # Between half of the period and all of it, so that processes do not run in step.
-            await (wait(period * random.uniform(0.5, 1.0)) if retry is None else asyncio.sleep(retry))
+            rest = period * random.uniform(0.5, 1.0) if retry is None else retry
+            await (asyncio.sleep(rest) if wait is None or retry is not None else wait(rest))
 
     async def _try(self, name: str, period: float, work: Round) -> float | None:
         """Run a part once and log the result; after a failure, returns the seconds before the next attempt."""
