@@ -253,9 +253,9 @@ class App:
             return await self._connections.open(connections=7, service=True)
 
         async def run_upkeep(client: Any) -> None:
-            from tenure.upkeep import KeepTimes, Upkeep
+            from tenure.upkeep import Upkeep
 
-            await Upkeep(client.store, KeepTimes(**self.settings.keep)).run()
+            await Upkeep.configured(client.store, self.settings, self._connections.url()).run()
 
         async def listen(client: Any) -> None:
             await client.listen(worker.wake_up)

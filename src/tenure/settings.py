@@ -11,7 +11,9 @@
     TENURE_ADMIN_KEY                    an API key with all rights, accepted by a dispatcher
     TENURE_INTERNAL_RUN                 1: a dispatcher runs jobs by request, for rehearsals
     TENURE_MAX_BODY_BYTES               the largest request body that a dispatcher reads
-    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS: retention times (90d, 12h)
+    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS, _WAKEUPS: retention times (90d, 12h)
+    TENURE_SQS_QUEUES                   queues whose wake-ups upkeep publishes: mail=URL,default=URL
+    TENURE_DISPATCHER_REWAKE_MS         publish the wake-up of a job again that still waits after this time
     TENURE_END_UNKNOWN_AFTER            end jobs whose type no live worker knew for this long; default: never
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
     TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the documents' names
@@ -31,7 +33,7 @@ from urllib.parse import urlsplit
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, Unsound
-from tenure.jobs.validation import MAX_BYTES, parse_duration
+from tenure.jobs.validation import MAX_BYTES, check_name, parse_duration
 
 #: Setting → (field of `KeepTimes`, its minimum in seconds).
 _KEEP_TIMES = {
@@ -39,15 +41,17 @@ _KEEP_TIMES = {
     "TENURE_KEEP_PAYLOADS": ("payloads_s", 0),
     "TENURE_KEEP_KEYS": ("idempotency_keys_s", 0),
     "TENURE_KEEP_CLAIMS": ("claim_keys_s", 60),
+    "TENURE_KEEP_WAKEUPS": ("wakeups_s", 60),
 }
 _END_UNKNOWN = "TENURE_END_UNKNOWN_AFTER"
 _MAX_KEEP_S = 36_500 * 86_400
+_MIN_REWAKE_MS = 1_000
 LOG_FORMATS = ("text", "json")
 #: Room for a batch of documents, each with its own limit.
 MAX_BODY_BYTES = 8 * 1024 * 1024
 _MIN_KEY_LENGTH = 16
-#: Has the prefix of the contract `dispatcher`, but is no number of it.
-_DISPATCHER_URL = "TENURE_DISPATCHER_URL"
+#: These have the prefix of the contract `dispatcher`, but are no numbers of it.
+_DISPATCHER_URL, _REWAKE = "TENURE_DISPATCHER_URL", "TENURE_DISPATCHER_REWAKE_MS"
 #: Read by `tenure.embedded`.
 _POSTGRES_BIN = "TENURE_POSTGRES_BIN"
 #: From this similarity on (0 to 1), a name counts as a misspelt setting.
@@ -82,6 +86,10 @@ class Settings:
     internal_run: bool = False
     #: The largest request body that a dispatcher reads.
     max_body_bytes: int = MAX_BODY_BYTES
+    #: queue → the address of the message queue to which upkeep publishes its wake-ups.
+    sqs_queues: Mapping[str, str] = field(default_factory=dict)
+    #: The wake-up of a job that still waits is published again after this time.
+    rewake_ms: int = 60_000
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
@@ -172,7 +180,7 @@ def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     prefix = f"TENURE_{contract.name}_".upper()
     names = {f"{prefix}{number.upper()}": number for number in contract.numbers()}
     for name in environ:
-        if name.startswith(prefix) and name not in names and name != _DISPATCHER_URL:
+        if name.startswith(prefix) and name not in names and name not in (_DISPATCHER_URL, _REWAKE):
             raise BadInput(f"{name} is no setting; those of contract {contract.name} are {', '.join(names)}")
     found: dict[str, int] = {}
     source: dict[str, str] = {}
@@ -217,6 +225,39 @@ def _admin_key(name: str, text: str) -> str | None:
     return text or None
 
 
+def _rewake(name: str, text: str) -> int:
+    if not _MIN_REWAKE_MS <= (value := _whole(name, text)) <= _MAX_KEEP_S * 1_000:
+        raise BadInput(f"{name} must be a number of milliseconds, at least {_MIN_REWAKE_MS}, not {text!r}")
+    return value
+
+
+def _sqs_queues(name: str, text: str) -> dict[str, str]:
+    """Parse queue=address pairs."""
+    found: dict[str, str] = {}
+    for pair in filter(None, (one.strip() for one in text.split(","))):
+        queue, separator, url = pair.partition("=")
+        if not separator or queue in found:
+            problem = f"names queue {queue} twice" if separator else f"has {pair!r}, which is no QUEUE=ADDRESS"
+            raise BadInput(f"{name} {problem}. Next: write it like mail=https://sqs.eu-west-1.amazonaws.com/1/mail")
+        found[check_name("queue", queue.strip())] = parse_queue_url(f"{name}: {queue}", url.strip())
+    return found
+
+
+def parse_queue_url(name: str, url: str) -> str:
+    """Return the address of a standard message queue; the error of a bad one names this setting."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.path.strip("/") != ""
+    except ValueError:
+        is_url = False
+    if not is_url or not url.isprintable() or " " in url or "@" in parts.netloc or parts.query or parts.fragment:
+        example = "https://sqs.eu-west-1.amazonaws.com/123456789012/mail"
+        raise BadInput(f"{name} must be the address of a message queue like {example}, not {url!r}")
+    if parts.path.endswith(".fifo"):
+        raise BadInput(f"{name} must be a standard queue, not {url!r}. Next: make a queue whose name has no .fifo")
+    return url
+
+
 def _one_of(values: Mapping[str, Any]) -> Callable[[str, str], Any]:
     """Return the parser of a setting that has one of these texts, each with its value."""
 
@@ -235,6 +276,8 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "TENURE_DIRECT_URL": ("direct_url", _text),
     "TENURE_REQUIRE_DATABASE": ("require_database", _FLAG),
     _DISPATCHER_URL: ("dispatcher_url", parse_dispatcher_url),
+    _REWAKE: ("rewake_ms", _rewake),
+    "TENURE_SQS_QUEUES": ("sqs_queues", _sqs_queues),
     "TENURE_KEY": ("key", parse_api_key),
     "TENURE_MAX_PAYLOAD_BYTES": ("max_payload_bytes", _whole),
     "TENURE_MAX_BODY_BYTES": ("max_body_bytes", _whole),

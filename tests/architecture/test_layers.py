@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "tenure"
 PURE = {"errors", "contracts", "jobs", "model"}
 VALUES = {"errors", "contracts", "jobs", "settings"}
 #: The client and the queue are one layer: failures of every client end in `AsyncTaskQueue.fail_task`.
-CLIENT = {*VALUES, "postgres", "client", "queue", "context"}
+CLIENT = {*VALUES, "postgres", "client", "queue", "context", "sqs"}
 LIBRARY = {*CLIENT, "task", "middleware", "logs"}
 SURFACES = {"worker", "upkeep", "flows", "http", "proof", "embedded", "integrations"}
 EVERYTHING_BUT_CLI = {*LIBRARY, *SURFACES, "model", "dashboard", "app", "samples"}
@@ -31,13 +31,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": VALUES,
     "context": VALUES,
     "postgres": VALUES,
+    "sqs": VALUES,
     "queue": CLIENT,
     "client": {*CLIENT, "embedded"},
     "middleware": CLIENT,
     "logs": {*VALUES, "context"},
     "task": LIBRARY,
     "worker": LIBRARY,
-    "upkeep": {*VALUES, "postgres", "queue"},
+    "upkeep": {*VALUES, "postgres", "queue", "sqs"},
     "flows": LIBRARY,
     "http": {*VALUES, "postgres", "client", "queue"},
     "proof": {*VALUES, "model", "postgres"},

@@ -21,7 +21,7 @@ BOOM = Failure("boom", "OperatorError", retryable=True)
 @pytest.fixture
 async def publishing(store: Store) -> Store:
     """The store, with publishing on."""
-    await store.publish(True)
+    await store.outbox.publish({"default": "https://queue.example/1/default"})
     return store
 
 
@@ -86,7 +86,9 @@ async def test_a_delayed_task_is_woken_when_it_is_due(publishing: Store, db: Har
     delayed = await make(publishing, delay_ms=60_000)
     at = datetime.now(UTC) + timedelta(hours=1)
     planned = await make(publishing, run_at=at)
-    due = "select job_id, publish_at, due_at from tenure.outbox join tenure.job on job.id = job_id order by outbox.id"
+    due = (
+        "select job_id, publish_at, job.due_at from tenure.outbox join tenure.job on job.id = job_id order by outbox.id"
+    )
     first, second = db.sql(due)
     assert (first["job_id"], first["publish_at"]) == (delayed, first["due_at"])
     assert (second["job_id"], second["publish_at"]) == (planned, at)
@@ -190,12 +192,12 @@ async def test_with_publishing_off_no_wake_up_is_written(store: Store, db: Harne
     await life()
     assert outbox(db) == [], "off is how a database begins"
     async with Store.open(dsn) as other:  # whoever says so, says it to all
-        await other.publish(True)
+        await other.outbox.publish({"default": "https://queue.example/1/default"})
         await life()
         assert len(outbox(db)) == 3
-        await other.publish(False)
+        await other.outbox.unpublish()
         await life()
-        assert len(outbox(db)) == 3
+        assert outbox(db) == [], "nobody would publish them"
 
 
 @pytest.mark.parametrize("contract", [name for name in BUILT_IN if name != "dispatcher"])

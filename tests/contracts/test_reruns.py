@@ -238,6 +238,6 @@ async def test_a_cancelled_job_is_run_again(store: Store, db: Harness) -> None:
 
 async def test_with_publishing_on_a_rerun_is_woken(store: Store, db: Harness) -> None:
     old = await ended(store, "dispatcher")
-    await store.publish(True)
+    await store.outbox.publish({"q": "https://queue.example/1/q"})
     new = await store.requeue(old, actor="ada")
     assert [row["body"] for row in db.sql("select body from tenure_dispatcher.outbox")] == [{"task_id": str(new)}]

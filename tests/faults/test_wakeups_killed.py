@@ -28,10 +28,14 @@ _POINTS = ["before insert on outbox", "after insert on outbox"]
 
 @pytest.fixture
 async def publishing(arena: Arena, victim: Store) -> Store:
-    """The store that is killed, with publishing on and nothing in the outbox."""
-    await victim.publish(True)
+    """The store that is killed, with nothing in the outbox."""
     arena.db.sql("delete from tenure.outbox")
     return victim
+
+
+async def publish(store: Store, queue: str) -> None:
+    """Let the wake-ups of this queue be published."""
+    await store.outbox.publish({queue: "https://queue.example/1/jobs"})
 
 
 def wake_ups(db: Harness, task_id: int | None) -> int:
@@ -54,7 +58,7 @@ async def test_promote_killed_between_its_statements_did_all_or_nothing(
     arena: Arena, publishing: Store, point: str
 ) -> None:
     scene = prepared(arena, "promote", "dispatcher")
-    arena.db.sql("delete from tenure.outbox")
+    await publish(publishing, arena.db.value("select queue from tenure.job where id = %s", scene.id))
     before = scene.print(arena.db)
     await killed_at(arena, point, scene.call(publishing))
     assert scene.print(arena.db) == before, "neither moved, nor counted, nor woken"
@@ -70,6 +74,7 @@ async def test_creation_killed_between_its_statements_left_nothing(
     arena: Arena, publishing: Store, point: str, key: str | None
 ) -> None:
     queue = f"queue-{point}-{key}"
+    await publish(publishing, queue)
     job = NewJob("extract", contract="dispatcher", queue=queue, key=key and f"{key} {point}")
     await killed_at(arena, point, publishing.enqueue(job))
     assert arena.db.value("select count(*) from tenure.job where queue = %s", queue) == 0
@@ -87,6 +92,7 @@ async def test_rerun_killed_before_its_wake_up_was_written_never_happened(
     arena: Arena, publishing: Store, point: str, key: str | None
 ) -> None:
     held, queue = arena.held("dispatcher")
+    await publish(publishing, queue)
     arena.second.finish("succeed", held)
     key = key and f"{key} {point}"
     await killed_at(arena, point, publishing.requeue(held.id, actor="ada", key=key))
@@ -102,6 +108,7 @@ async def test_creation_killed_at_random_leaves_tasks_with_their_wake_ups_or_non
     arena: Arena, publishing: Store, kills: int, keyed: bool
 ) -> None:
     chance, queue, db = random.Random(85), f"queue-{keyed}", arena.db
+    await publish(publishing, queue)
 
     def batch(turn: int) -> list[NewJob]:
         keys = [f"{queue} {turn} {n}" if keyed else None for n in range(5)]
@@ -127,6 +134,6 @@ async def test_creation_killed_at_random_leaves_tasks_with_their_wake_ups_or_non
     assert states == [{"status": "Queued", "attempt": 1, "lease_token": None}]
     tasks = db.value("select count(*) from tenure.job where queue = %s", queue)
     assert (
-        db.value("select count(*) from tenure.outbox join tenure.job on job.id = job_id where queue = %s", queue)
+        db.value("select count(*) from tenure.outbox join tenure.job on job.id = job_id where job.queue = %s", queue)
         == tasks
     )

@@ -336,7 +336,7 @@ MUTANTS = (
         "wake-up-without-publishing",
         "Wake-ups are written although nobody publishes them",
         "postgres/queries/insert_wakeups.sql",
-        " and (select publishing from tenure.installation)",
+        " and queue in (select queue from tenure.published_queue)",
         "",
         ("contracts/test_dispatcher_outbox.py::test_with_publishing_off_no_wake_up_is_written",),
     ),

@@ -76,7 +76,7 @@ async def allowed(call: Any) -> Any:
 @every
 async def test_the_app_does_everything_that_a_worker_does(login: Login, db: Harness, contract: str) -> None:
     async with Store.open(login("tenure_app")) as app:
-        await app.publish(True)
+        await app.outbox.publish({"default": "https://queue.example/1/default"})
         made = await app.enqueue_many([NewJob("t", contract=contract), NewJob("t", contract=contract, key="k")])
         assert [getattr(one, "made", None) for one in made] == [True, True]
         job = await held(app, contract)
@@ -141,7 +141,7 @@ async def test_the_app_does_everything_that_an_operator_does(login: Login, db: H
         assert await app.keys.find(hash_key(text)) == (made, True)
         assert (await app.keys.revoke(made.id, "ada"))[1]
         assert len((await app.find(contract=contract)).jobs) > 0
-        await app.publish(False)
+        await app.outbox.unpublish()
         assert sorted(await app.contracts()) == sorted(BUILT_IN)
         assert (await audit(app)).violations == []
 
@@ -163,16 +163,16 @@ async def test_the_app_keeps_jobs_up(login: Login, store: Store, db: Harness) ->
     pending = (await store.enqueue(NewJob("t", contract="gate_b2"))).job_id
     await left_pending(store, db, pending)
     async with Store.open(login("tenure_app")) as app:
-        await app.publish(True)
         for contract in BUILT_IN:
             job = await held(app, contract, **({} if contract == "gate_b2" else {"max_attempts": 1}))
             db.expire(job.id)
             assert [isinstance(moved, Moved) for moved in await app.reap(contract)] == [True]
         job = await held(app, "dispatcher")
+        await app.outbox.publish({job.queue: "https://queue.example/1/jobs"})
         await app.fail(job.held, TRANSIENT)
         db.due(job.id)
         assert len(await app.promote("dispatcher")) == 1
-        assert db.value("select count(*) from tenure.outbox where job_id = %s", job.id) == 2
+        assert db.value("select count(*) from tenure.outbox where job_id = %s", job.id) == 1
         assert len(await app.settle("gate_b2")) == 1
         assert await app.extend_ranges(6) == 2
         job = await held(app, "reliability")

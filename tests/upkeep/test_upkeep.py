@@ -81,7 +81,7 @@ def old_keys(db: Harness, job_id: int) -> None:
 
 async def neglected(store: Store, db: Harness) -> dict[str, int]:
     """A database in which every part of upkeep has something to do; the jobs by what they wait for."""
-    await store.publish(True)
+    await store.outbox.publish({"failing": "https://queue.example/1/failing"})
     jobs = {"left": await leaving(store, db)}
     jobs |= {contract: await expired(store, db, contract) for contract in BUILT_IN}
     jobs["waiting"] = await waiting(store, db)
@@ -148,7 +148,7 @@ async def test_one_round_does_everything_and_says_so(store: Store, db: Harness) 
         ("extend", None),
         *((part, contract) for contract in await store.contracts() for part in ("settle", "reap", "promote")),
         ("forget payloads", None), ("retire", None), ("forget keys", None), ("forget claims", None),
-        ("workers", None), ("release", None), ("vacuum", None),
+        ("forget wake-ups", None), ("unpublish", None), ("workers", None), ("release", None), ("vacuum", None),
     ]  # fmt: skip
     assert sorted(await store.contracts()) == sorted(BUILT_IN)
     assert reported[0][-1] == Report("vacuum", 1)

@@ -61,7 +61,7 @@ select (select count(*) from tenure.job_done) = 8
 async def test_everything_goes_on_from_the_database_alone(
     app: App, dsn: str, store: Store, db: Harness, tmp_path: Path
 ) -> None:
-    await store.publish(True)
+    await store.outbox.publish({"default": "https://queue.example/1/default"})
     gate, short, long = tmp_path / "gate", program.nap.options(contract="dispatcher"), program.hold
     calls = [short.call(0.0) for _ in range(8)]
     calls += [long.options(contract="dispatcher").call(str(gate)) for _ in range(12)]
@@ -92,7 +92,7 @@ async def test_killed_workers_task_is_queued_again_by_the_reconciler_with_a_fres
     app: App, dsn: str, store: Store, db: Harness, tmp_path: Path
 ) -> None:
     """S1-59 but for the publishing, which needs SQS."""
-    await store.publish(True)
+    await store.outbox.publish({"default": "https://queue.example/1/default"})
     gate = tmp_path / "gate"
     ticket = await app._enqueue(program.hold.options(contract="dispatcher").call(str(gate)).job)
     await run_and_kill(dsn, db, ticket.id, times=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 from uuid import uuid4
@@ -22,7 +22,7 @@ from tenure.postgres.move import Batch, explain_missing, id_ordered_parts, inval
 from tenure.postgres.notes import note
 from tenure.postgres.ranges import read_by_range
 from tenure.postgres.settle import settle_after, settle_plan
-from tenure.postgres.statement import Plan, statement
+from tenure.postgres.statement import Atomic, Plan, Row, statement
 
 #: A plan for some jobs of one contract version.
 PartPlan = Callable[[BoundContract, Sequence[int]], Plan[list[Any]]]
@@ -275,10 +275,21 @@ def _change_queue(
     answers: list[Any] = [None] * len(ids)
     for places in id_ordered_parts(ids):
         values = {"ids": [ids[n] for n in places], "queue": queue, "reason": reason, "actor": actor}
-        for n, job_id, state, before, is_held in (yield statement("change_queue", values)):
+        write = _write_queue(values, wakes=bound.contract.wakeup == "pointer")
+        rows = (yield Atomic(write)) if bound.contract.wakeup == "pointer" else (yield from write)
+        for n, job_id, state, before, is_held in rows:
             answers[places[n - 1]] = invalid(batch, job_id, state) if is_held else before
         yield from explain_missing(batch, places, answers)
     return answers
+
+
+def _write_queue(values: Mapping[str, Any], *, wakes: bool) -> Plan[list[Row]]:
+    """Write the new queue of jobs; with `wakes`, also their wake-ups in it."""
+    rows: list[Row] = yield statement("change_queue", values)
+    moved = [job_id for _, job_id, _, before, is_held in rows if not is_held and before != values["queue"]]
+    if wakes and moved:
+        yield statement("insert_wakeups", {"ids": moved})
+    return rows
 
 
 def _rerun(job_id: int, values: dict[str, Any]) -> Plan[int | Refused]:

@@ -25,6 +25,7 @@ from tenure.postgres.hold import HolderVerbs
 from tenure.postgres.job_types import JobTypes
 from tenure.postgres.live_workers import Workers
 from tenure.postgres.operate import OperatorVerbs
+from tenure.postgres.outbox import Outbox
 from tenure.postgres.queues import Queues
 from tenure.postgres.read import JobReads
 from tenure.postgres.registry import ContractNumbers
@@ -47,6 +48,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.audit = Audit(engine)
         self.watch = UpkeepWork(engine)
         self.workers = Workers(engine)
+        self.outbox = Outbox(engine)
 
     @classmethod
     async def connect(
@@ -90,10 +92,6 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
     def abandon(self) -> None:
         """Close the connections when their event loop is closed already."""
         self._engine.abandon()
-
-    async def publish(self, on: bool) -> None:
-        """Turn the outbox on or off for all processes: jobs of contracts with pointer wake-ups write theirs to it."""
-        await self._engine.ask("set_publishing", on=on)
 
     async def extend_ranges(self, ahead: int = 4) -> int:
         """Create id ranges in advance; returns how many."""

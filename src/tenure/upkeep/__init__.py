@@ -8,6 +8,7 @@
     retire              drop whole ranges of old finished jobs
     workers             delete the rows of dead workers; warn about job types that no live worker takes
     release             let claims try quarantined jobs again
+    publish             send wake-ups to message queues, where some are set (`publisher.py`)
     end unknown         end due jobs whose type no live worker knows (off by default)
     vacuum              keep the hot tables small
 

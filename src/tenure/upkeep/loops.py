@@ -4,6 +4,7 @@
           │                             it found, 1,000 jobs at a time, each contract in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
+    register, publish, renew wake-ups   only where message queues are set (`publisher.py`)
 
 Every process does every part, at random times, and skips rows that another process has locked. No part stops another.
 While the database is away each part tries again at least every two seconds, and logs the trouble once.
@@ -18,6 +19,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -26,7 +28,9 @@ from tenure.errors import UNREACHABLE
 from tenure.jobs.outcome import Outcome
 from tenure.postgres.store import Store
 from tenure.postgres.upkeep_work import PendingWork
+from tenure.settings import Settings
 from tenure.upkeep.clock_jump import ClockWatch, Jump
+from tenure.upkeep.publisher import Publisher
 from tenure.upkeep.rounds import RELEASE_AFTER_S, KeepTimes, Report, deletions, report_moves
 from tenure.upkeep.status_log import StatusLog, part_name
 from tenure.upkeep.unknown_types import UnknownTypes
@@ -66,6 +70,10 @@ class Periods:
     warn_again: float = 300.0
     #: With few dead rows in the hot tables.
     vacuum_few: float = 60.0
+    #: Publish wake-ups, where no NOTIFY of a new job comes before.
+    publish: float = 1.0
+    #: Look for jobs that still wait long after their wake-up.
+    renew: float = 2.0
 
 
 class Upkeep:
@@ -76,6 +84,7 @@ class Upkeep:
         store: Store,
         keep: KeepTimes | None = None,
         *,
+        publisher: Publisher | None = None,
         periods: Periods | None = None,
         on_jump: Callable[[Jump], None] | None = None,
         clock: Callable[[], Awaitable[datetime]] | None = None,
@@ -83,6 +92,7 @@ class Upkeep:
     ) -> None:
         """`on_jump` is called when the database's clock jumps; `clock` and `monotonic` replace the compared clocks."""
         self._store, self._keep, self._periods = store, keep or KeepTimes(), periods or Periods()
+        self._publisher = publisher
         self._on_jump, self._read_clock = on_jump, clock
         self._clock = ClockWatch(monotonic)
         self._status = StatusLog()
@@ -95,6 +105,15 @@ class Upkeep:
         self._may_vacuum = True
         self._warned_at: dict[tuple[str, str, str], float] = {}
         self._group: asyncio.TaskGroup
+
+    @classmethod
+    def configured(cls, store: Store, settings: Settings, listen: str) -> Upkeep:
+        """Upkeep as the settings want it; `listen` is the database's address, for wake-ups."""
+        publisher = None
+        if settings.sqs_queues:
+            address = settings.direct_url or listen if settings.wakeups else None
+            publisher = Publisher(store, settings.sqs_queues, rewake_ms=settings.rewake_ms, listen=address)
+        return cls(store, KeepTimes(**settings.keep), publisher=publisher)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -129,18 +148,37 @@ class Upkeep:
             end = UnknownTypes(store, keep.unknown_types_s, self._clock.monotonic).end_expired
             parts.append(("end unknown", periods.extend, self._counting("end unknown", end, by_age=True)))
         self._moving.clear()
-        async with asyncio.TaskGroup() as self._group:
+        async with AsyncExitStack() as stack:
+            if (publisher := self._publisher) is not None:
+                await stack.enter_async_context(publisher.connected())
+                parts += [
+                    ("register", periods.forget, publisher.register),
+                    ("renew wake-ups", periods.renew, publisher.renew),
+                ]
+            self._group = await stack.enter_async_context(asyncio.TaskGroup())
             for name, period, work in parts:
-                first = 0.0 if name in ("look", "extend") else random.uniform(0, period)
+                first = 0.0 if name in ("look", "extend", "register") else random.uniform(0, period)
                 self._group.create_task(self._repeat(name, period, work, first))
+            if publisher is not None:
+                self._group.create_task(
+                    self._repeat("publish", periods.publish, publisher.publish, 0.0, publisher.wait)
+                )
 
-    async def _repeat(self, name: str, period: float, work: Round, first: float) -> None:
+    async def _repeat(
+        self,
+        name: str,
+        period: float,
+        work: Round,
+        first: float,
+        wait: Callable[[float], Awaitable[None]] | None = None,
+    ) -> None:
         """Run a part again and again; after a failure sooner, because the database may be back any moment."""
         await asyncio.sleep(first)
         while True:
             retry = await self._try(name, period, work)
             # Between half of the period and all of it, so that processes do not run in step.
-            await asyncio.sleep(period * random.uniform(0.5, 1.0) if retry is None else retry)
+            rest = period * random.uniform(0.5, 1.0) if retry is None else retry
+            await (asyncio.sleep(rest) if wait is None or retry is not None else wait(rest))
 
     async def _try(self, name: str, period: float, work: Round) -> float | None:
         """Run a part once and log the result; after a failure, returns the seconds before the next attempt."""

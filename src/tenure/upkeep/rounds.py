@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,10 @@ from tenure.errors import Refused, TenureError
 from tenure.jobs.outcome import Outcome
 from tenure.postgres.store import Store
 
+_log = logging.getLogger("tenure.upkeep")
 _DAY_S = 86_400.0
+#: A queue that no publisher has in its settings is forgotten after this many seconds.
+UNPUBLISH_AFTER_S = _DAY_S
 #: Seconds for which claims skip a job that could not be logged.
 RELEASE_AFTER_S = 300.0
 
@@ -24,6 +28,8 @@ class KeepTimes:
     idempotency_keys_s: float = 30 * _DAY_S
     claim_keys_s: float = 3_600.0
     finished_jobs_s: float = 90 * _DAY_S
+    #: Published wake-ups.
+    wakeups_s: float = 3_600.0
     #: How long due jobs wait whose type no live worker knows; None: for ever.
     unknown_types_s: float | None = None
 
@@ -63,7 +69,19 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
         "retire": partial(history.retire_ranges, keep.finished_jobs_s),
         "forget keys": partial(history.forget_keys, keep.idempotency_keys_s),
         "forget claims": partial(history.forget_claims, keep.claim_keys_s),
+        "forget wake-ups": partial(store.outbox.forget, keep.wakeups_s),
+        "unpublish": partial(_unpublish, store),
     }
+
+
+async def _unpublish(store: Store) -> int:
+    queues = await store.outbox.unpublish(UNPUBLISH_AFTER_S)
+    for queue in queues:
+        _log.warning(
+            "the wake-ups of queue %s are no longer published: for a day no process had it in TENURE_SQS_QUEUES. "
+            "Workers find its jobs by polling. Next: set TENURE_SQS_QUEUES for upkeep, if messages are wanted", queue,
+        )  # fmt: skip
+    return len(queues)
 
 
 async def _reap(store: Store, contract: str) -> list[Outcome]:

@@ -38,10 +38,10 @@ def upkeep(
 async def run_upkeep(dsn: str, settings: Settings) -> None:
     """Run the loops of upkeep until cancelled."""
     from tenure.postgres.store import Store
-    from tenure.upkeep import KeepTimes, Upkeep
+    from tenure.upkeep import Upkeep
 
     async with Store.open(dsn, numbers=settings.numbers, connections=CONNECTIONS) as store:
-        await Upkeep(store, KeepTimes(**settings.keep)).run()
+        await Upkeep.configured(store, settings, dsn).run()
 
 
 async def _run_once(dsn: str, settings: Settings) -> Output:
@@ -60,7 +60,7 @@ async def _run_once(dsn: str, settings: Settings) -> Output:
 async def _run_until_stopped(dsn: str, settings: Settings) -> Output:
     """Run the loops until SIGTERM or SIGINT; returns a summary of their work."""
     from tenure.postgres.store import Store
-    from tenure.upkeep import KeepTimes, Upkeep
+    from tenure.upkeep import Upkeep
 
     loops: Upkeep | None = None
 
@@ -69,7 +69,7 @@ async def _run_until_stopped(dsn: str, settings: Settings) -> Output:
         connect = partial(Store.connect, dsn, numbers=settings.numbers, connections=CONNECTIONS)
         store = await wait_until_available(connect, name="upkeep")
         try:
-            loops = Upkeep(store, KeepTimes(**settings.keep))
+            loops = Upkeep.configured(store, settings, dsn)
             note("upkeep runs; Ctrl-C or SIGTERM ends it")
             await loops.run()
         finally:

@@ -1,6 +1,9 @@
--- Insert a wake-up for each of these ready jobs into the outbox, while publishing is on.
-insert into tenure.outbox (job_id, contract, publish_at)
-select id, contract, coalesce(due_at, clock_timestamp())
-from tenure.job
-where id = any (:ids::bigint[]) and role = 'ready' and (select publishing from tenure.installation)
+-- Insert a wake-up for each of these ready jobs whose queue is published.
+insert into tenure.outbox (job_id, contract, queue, publish_at, due_at)
+select id, contract, queue, at, at
+from (
+    select id, contract, queue, coalesce(due_at, clock_timestamp()) as at
+    from tenure.job
+    where id = any (:ids::bigint[]) and role = 'ready' and queue in (select queue from tenure.published_queue)
+) as woken
 order by id

@@ -1,11 +1,11 @@
 -- Let the app change rows. The owner owns all objects by now.
-grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox, tenure.worker to tenure_app;
+grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox, tenure.worker, tenure.published_queue
+    to tenure_app;
 grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
 grant update (facts) on tenure.event to tenure_app;
 grant update (compensated_at) on tenure.effect to tenure_app;
 grant insert, update (revoked_at, revoked_by) on tenure.api_key to tenure_app;
 grant insert, update (routed_at) on tenure.emitted to tenure_app;
-grant update (publishing) on tenure.installation to tenure_app;
 grant update (faded) on tenure.range to tenure_app;
 grant insert, update on tenure.dead_letter, tenure.job_type, tenure.queue to tenure_app;
 grant usage on all sequences in schema tenure to tenure_app;

@@ -1,2 +1,0 @@
--- Turn the publishing of wake-ups on or off.
-update tenure.installation set publishing = :on::boolean
