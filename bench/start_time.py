@@ -3,7 +3,8 @@
     ./dev bench start_time [--runs 10] [--python PATH] [--json]
 
 Each program starts in a new Python with warm files. The time is the median of the runs, from the start of the process
-to its end; the CPU time of those runs also holds on a busy machine. `--python` measures another environment, such as one with a plain installation.
+to its end; the CPU time of those runs also holds on a busy machine. `--python` measures another environment, such as
+one with a plain installation.
 """
 
 from __future__ import annotations

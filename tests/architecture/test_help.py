@@ -37,7 +37,8 @@ def explained(function: Callable[..., Any]) -> dict[str, str]:
 
 def documented(page: str, title: str) -> dict[str, str]:
     """The options that the table of a reference page explains."""
-    table = re.split(r"\n\| (?:option \| default|`task\.options\(…\)`) \| meaning \|", section(page, title))[1].split("\n\n")[0]
+    head = r"\n\| (?:option \| default|`task\.options\(…\)`) \| meaning \|"
+    table = re.split(head, section(page, title))[1].split("\n\n")[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| `")]
     return {name: row[-1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
 
