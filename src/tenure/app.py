@@ -113,15 +113,50 @@ class App:
         backoff_cap: float | None = None,
         on_exhausted: str | None = None,
     ) -> Decorator: ...
-    def task(self, function: Any = None, /, **declared: Any) -> Any:
-        """Make a task of a function: as `@app.task`, or with what its jobs want as `@app.task(queue="mail")`.
+    def task(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        contract: str | None = None,
+        priority: int = 5,
+        tenant: str = "default",
+        timeout: float | None = None,
+        isolation: Literal["none", "process"] = "none",
+        max_attempts: int | None = None,
+        lease: float | None = None,
+        heartbeat: float | None = None,
+        sla: float | None = None,
+        backoff_base: float | None = None,
+        backoff_cap: float | None = None,
+        on_exhausted: str | None = None,
+    ) -> Any:
+        """Make a task of a function: as `@app.task`, or with options as `@app.task(queue="mail", timeout=30)`.
 
-        lease, heartbeat, sla, backoff_base, backoff_cap (in seconds), max_attempts and on_exhausted are kept in the
-        database for this type of job, where they win over its contract's numbers.
+        name            in the job's row, after the app's name if it has one; default: the function's
+        queue           the queue of its jobs; default: the app's
+        contract        the contract of its jobs; default: the app's
+        priority        0 goes first, 9 last
+        tenant          the tenant of its jobs
+        timeout         seconds that a run may take; default: six hours
+        isolation       "process": each run has a process of its own, which can be killed
+
+        These are stored in the database for this type of job, where they win over the contract's numbers:
+
+        max_attempts    how often a job is tried, as the contract counts
+        lease           seconds that a claim lasts
+        heartbeat       seconds between two heartbeats, where the contract has such a number
+        sla             seconds that a job is expected to take
+        backoff_base    seconds before the first retry
+        backoff_cap     seconds before a retry, at most
+        on_exhausted    the end of a job whose attempts are spent, where the contract gives the choice
         """
+        options = {option: value for option, value in locals().items() if option not in ("self", "function")}
         if function is not None:
-            return self._declare(function, **declared)
-        return lambda function: self._declare(function, **declared)
+            return self._declare(function, **options)
+        return lambda function: self._declare(function, **options)
 
     def _declare(
         self,
@@ -222,8 +257,26 @@ class App:
         """
         return await (await self._client()).cancel(_id(job), mode=mode, reason=reason, actor=actor)
 
-    def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
-        """Run a worker until SIGTERM or Ctrl-C, or until no job is due; options as in `app.worker`."""
+    def run_worker(
+        self,
+        *,
+        until_idle: bool = False,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 50,
+        contracts: Sequence[str] | None = None,
+        name: str | None = None,
+        poll: float = 1.0,
+        grace: float = 30.0,
+        upkeep: bool = True,
+        wakeups: bool = True,
+    ) -> None:
+        """Run a worker until SIGTERM or Ctrl-C.
+
+        until_idle      True: end when no job is due
+
+        The other options are those of `app.worker`.
+        """
+        options = {option: value for option, value in locals().items() if option not in ("self", "until_idle")}
         if CHILD in os.environ:
             raise BadInput(
                 "a worker process loaded this module to find a task, and the module started another worker. "
@@ -234,8 +287,29 @@ class App:
         collect_seldom()
         run_standalone(self.worker(**options), until_idle=until_idle)
 
-    def worker(self, *, upkeep: bool = True, wakeups: bool = True, **options: Any) -> Worker:
-        """Return a worker for this app's tasks, with the options of `tenure.worker.Worker`; `await worker.run()`."""
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 50,
+        contracts: Sequence[str] | None = None,
+        name: str | None = None,
+        poll: float = 1.0,
+        grace: float = 30.0,
+        upkeep: bool = True,
+        wakeups: bool = True,
+    ) -> Worker:
+        """Return a worker for this app's tasks, to run in your own event loop: `await worker.run()`.
+
+        queues          the queues to take jobs from, in this order; default: those of the tasks
+        concurrency     how many jobs run at the same time
+        contracts       take only jobs under these contracts; default: all
+        name            the worker's name in leases and lists; default: host:pid
+        poll            seconds between two looks for jobs when nothing wakes the worker
+        grace           seconds that running jobs get to end when the worker stops
+        upkeep          False: run no upkeep beside it
+        wakeups         False: do not listen for wake-ups, only poll
+        """
         from tenure.worker import Worker
 
         async def source() -> JobClient:
@@ -265,7 +339,8 @@ class App:
             services.insert(0, run_upkeep)
         worker = Worker(
             self.tasks, source, middleware=self.middleware, open_service_source=service_source, services=services,
-            application=self.application, **options,
+            application=self.application, queues=queues, concurrency=concurrency, contracts=contracts, name=name,
+            poll=poll, grace=grace,
         )  # fmt: skip
         return worker
 
@@ -383,8 +458,6 @@ def _job_type(name: str, contract: str, overrides: Mapping[str, Any]) -> JobType
         "lease": "lease_ttl_sec", "heartbeat": "heartbeat_sec", "sla": "sla_sec", "max_attempts": "max_attempts",
         "backoff_base": "backoff_base_ms", "backoff_cap": "backoff_cap_ms", "on_exhausted": "on_exhausted",
     }  # fmt: skip
-    if unknown := set(overrides) - set(names):
-        raise BadInput(f"@app.task has no option {sorted(unknown)[0]!r}; it has {', '.join(names)} and others")
     given = {names[option]: value for option, value in overrides.items() if value is not None}
     for span in ("backoff_base_ms", "backoff_cap_ms"):
         if span in given:

@@ -262,7 +262,7 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise MissingExtra(
-            f"{what} needs {', '.join(missing)}, which is not installed. Next: pip install 'tenure[{extra}]'"
+            f"{what} needs libraries that are not installed ({', '.join(missing)}). Next: pip install 'tenure[{extra}]'"
         )
 
 

@@ -29,8 +29,14 @@ def tenure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if url := os.environ.get("TENURE_TEST_DATABASE_URL"):
         yield url
         return
-    from tenure.embedded import Cluster
+    from tenure.embedded import Cluster, find_binaries
+    from tenure.errors import EmbeddedError
 
+    try:
+        find_binaries()
+    except EmbeddedError as error:
+        error.add_note("In tests TENURE_TEST_DATABASE_URL names the server to use, not DATABASE_URL.")
+        raise
     base, is_worker = tmp_path_factory.getbasetemp(), "PYTEST_XDIST_WORKER" in os.environ
     cluster = Cluster((base.parent if is_worker else base) / "tenure-server", settings=_SETTINGS)
     with cluster:

@@ -150,10 +150,21 @@ class Task(Generic[P, R]):
         contract: str | None = None,
         notify: bool | None = None,
     ) -> Task[P, R]:
-        """Return the same task with other enqueue options; options that are not given stay.
+        """Return the same task with other options for enqueue; those that are not given stay.
 
-        With `notify=False` no NOTIFY is sent: workers find the job by polling, and a transaction with `enqueue_in`
-        can be prepared for two-phase commit.
+        delay           seconds, or a timedelta, from now
+        run_at          not before this time, which has a time zone; not together with delay
+        priority        0 goes first, 9 last
+        queue           the queue of the job
+        key             the same key and the same work make the job once; other work is an IdempotencyConflict
+        tenant          the tenant of the job
+        trace_id        default: that of the job whose handler enqueues this one, else made
+        correlation_id  default: that of the job whose handler enqueues this one, else made
+        max_attempts    how often this job is tried, as the contract counts
+        timeout         seconds that a run of this job may take
+        contract        the contract of the job
+        notify          False: no NOTIFY, workers find the job by polling; the transaction of enqueue_in can then be
+                        prepared for two-phase commit
         """
         changed = {name: value for name, value in locals().items() if name != "self" and value is not None}
         if timeout is not None:

@@ -9,10 +9,12 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
 import pytest_asyncio
+from psycopg.pq import ConnStatus
 
 import tenure
 from tenure.app import App
@@ -223,3 +225,19 @@ def test_a_task_is_still_a_function(dsn: str) -> None:
         return 2 * n
 
     assert double(4) == 8
+
+
+def test_connections_of_an_event_loop_that_has_ended_are_closed_by_the_next_one(dsn: str, db: Harness) -> None:
+    app = App(dsn)
+
+    @app.task
+    def nothing() -> None: ...
+
+    opened: list[psycopg.pq.abc.PGconn] = []
+    for _ in range(3):
+        asyncio.run(nothing.enqueue())
+        clients: list[Any] = [opening.result() for opening in app._connections._clients.values()]
+        assert {each.status for each in opened} <= {ConnStatus.BAD}
+        opened += [each.pgconn for client in clients for each in client.store._engine._opened]
+        assert ConnStatus.OK in {each.status for each in opened}
+    asyncio.run(app.close())

@@ -17,11 +17,10 @@ from typing import Any
 
 import psycopg
 import pytest
-import typer.main
 import yaml  # type: ignore[import-untyped]
 
 from tenure.app import App
-from tenure.cli import app
+from tenure.cli.command_table import COMMANDS, GROUPS, load_command, load_member
 from tenure.cli.services import upkeep
 from tenure.client.connections import Connections
 from tenure.http import dispatcher
@@ -69,12 +68,14 @@ def printed() -> list[list[str]]:
 
 def wrong(arguments: list[str]) -> str | None:
     """What the command line would refuse in this call, without running it."""
-    command: Any = typer.main.get_command(app)
-    words = list(arguments)
-    while hasattr(command, "commands"):
+    name, *words = arguments
+    if name not in {*COMMANDS, *GROUPS}:
+        return f"no command {[name]}"
+    command = load_command(name)
+    if name in GROUPS:
         if not words or words[0] not in command.commands:
             return f"no command {words[:1]}"
-        command = command.commands[words.pop(0)]
+        command = load_member(name, words.pop(0))
     try:
         command.make_context("tenure", words)
     except Exception as error:  # what it is depends on what is wrong

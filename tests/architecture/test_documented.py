@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import typer.main
-
 import tenure.embedded
-from tenure.cli import app
+from tenure.cli.command_table import COMMANDS, GROUPS, load_command, load_member
 from tenure.contracts import BUILT_IN
 from tenure.contracts.diagram import to_svg
 from tenure.contracts.view_fields import FIELDS
@@ -32,15 +30,13 @@ def missing(words: list[str], text: str) -> list[str]:
 
 def commands() -> dict[str, list[str]]:
     """Each command of the command line, those of a group as `group command`, with its long options."""
-    found: dict[str, list[str]] = {}
-    below = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    while below:
-        name, command = below.popitem()
-        if hasattr(command, "commands"):
-            below.update({f"{name} {child}": part for child, part in command.commands.items()})
-        else:
-            found[name] = [option for part in command.params for option in part.opts if option.startswith("--")]
-    return found
+    found = {name: load_command(name) for name in COMMANDS}
+    for group in GROUPS:
+        found |= {f"{group} {name}": load_member(group, name) for name in load_command(group).commands}
+    return {
+        name: [option for part in command.params for option in part.opts if option.startswith("--")]
+        for name, command in found.items()
+    }
 
 
 def test_every_command_and_option_is_documented() -> None:

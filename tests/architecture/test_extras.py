@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -70,20 +71,25 @@ def closure(requirements: Iterable[str]) -> set[str]:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with what Tenure needs without extras, as it is installed here."""
     place = tmp_path_factory.mktemp("bare")
-    for name in closure(PROJECT["dependencies"]):
+    for name in closure([*PROJECT["dependencies"], "pytest"]):
         installed = distribution(name)
         for top in {file.parts[0] for file in installed.files or () if file.parts[0] not in ("..", "__pycache__")}:
             (place / top).symlink_to(Path(str(installed.locate_file(top))))
     return place
 
 
-def run_bare(bare: Path, source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_bare(bare: Path, source: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python without any other library."""
     begin = f"import sys; sys.path += [{str(ROOT / 'src')!r}, {str(bare)!r}]\n"
     command = [sys.executable, "-I", "-S", "-c", begin + source, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    ours = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=cwd, env=ours)
 
 
+#: As on a machine whose system has no PostgreSQL either.
+NO_POSTGRESQL = "import pathlib, tenure.embedded.binaries as b; b.SYSTEM = pathlib.Path('/nowhere')\n"
+LOCAL = "import tenure\ntenure.App().database_url()"
+PYTEST = "import pytest; sys.exit(pytest.main(['-q', '-p', 'tenure.pytest_plugin', '-p', 'no:cacheprovider']))"
 CLI = "sys.argv[0] = 'tenure'; from tenure.cli import main; sys.exit(main())"
 
 
@@ -119,3 +125,35 @@ def test_command_that_needs_an_extra_names_the_command_that_installs_it(
 def test_remote_application_without_the_extra_raises_its_name(bare: Path) -> None:
     done = run_bare(bare, REMOTE)
     assert "pip install 'tenure[dispatcher]'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["jobs", "list"], ["demo"], ["migrate"]], ids=" ".join)
+def test_command_that_needs_a_postgresql_names_the_extra_that_brings_one(
+    bare: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    done = run_bare(bare, NO_POSTGRESQL + CLI, *arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "pip install 'tenure[embedded]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tenure_dev_is_refused_before_it_makes_a_postgresql(bare: Path, tmp_path: Path) -> None:
+    done = run_bare(bare, CLI, "dev", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "pip install 'tenure[dispatcher]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_application_without_an_address_names_the_extra_that_brings_a_postgresql(bare: Path, tmp_path: Path) -> None:
+    done = run_bare(bare, NO_POSTGRESQL + LOCAL, cwd=tmp_path)
+    assert "NoBinaries" in done.stderr
+    assert "pip install 'tenure[embedded]'" in done.stderr
+
+
+def test_pytest_fixtures_name_the_extra_that_brings_a_postgresql(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(tenure_database): ...")
+    done = run_bare(bare, NO_POSTGRESQL + PYTEST, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "pip install 'tenure[embedded]'" in done.stdout
+    assert "TENURE_TEST_DATABASE_URL" in done.stdout

@@ -48,15 +48,18 @@ def _parent(_: int) -> subprocess.Popen[str]:
 def _serve() -> None:
     import psycopg
     import psycopg_pool
+    import pydantic
 
-    import tenure.cli
     import tenure.postgres.migrate
     import tenure.postgres.read
     import tenure.postgres.store
     import tenure.proof
     import tenure.upkeep  # noqa: F401
+    from tenure.cli.command_table import COMMANDS, GROUPS, load_command
 
-    del psycopg, psycopg_pool
+    del psycopg, psycopg_pool, pydantic
+    for name in (*COMMANDS, *GROUPS):
+        load_command(name)
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()

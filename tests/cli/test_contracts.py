@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -233,10 +231,3 @@ def test_a_file_with_a_contract_that_contradicts_itself_says_how(tmp_path: Path)
     message = refused("show", place, cwd=tmp_path)
     assert message.startswith("E-UNSOUND: ")
     assert "initial state nowhere is not declared" in message
-
-
-def test_the_command_line_loads_neither_a_driver_nor_the_diagrams() -> None:
-    unwanted = {"psycopg", "tenure.contracts.diagram", "tenure.contracts.versions"}
-    program = f"import sys, tenure.cli; print({unwanted} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

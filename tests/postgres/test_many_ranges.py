@@ -23,11 +23,10 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
-import typer
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from tenure.cli import app
+from tenure.cli.command_table import COMMANDS, GROUPS, load_command
 from tenure.contracts import BUILT_IN
 from tenure.jobs.job import Failure, NewJob
 from tenure.jobs.outcome import Enqueued, Moved
@@ -308,9 +307,7 @@ ELSEWHERE = {"openapi", "demo", "dev", "contracts diagram", "contracts diff", "c
 
 def commands() -> set[str]:
     """Every command of `tenure --help`, with its group."""
-    root = typer.main.get_command(app)
-    groups = {name: getattr(command, "commands", None) for name, command in root.commands.items()}  # type: ignore[attr-defined]
-    return {f"{name} {sub}" if subs else name for name, subs in groups.items() for sub in (subs or {"": None})}
+    return set(COMMANDS) | {f"{group} {name}" for group in GROUPS for name in load_command(group).commands}
 
 
 async def test_every_command_works_with_stock_settings(many_ranges: str, tmp_path: Path) -> None:

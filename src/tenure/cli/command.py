@@ -5,7 +5,6 @@ The database is `--database-url`, else DATABASE_URL, else the embedded PostgreSQ
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ import typer
 
 from tenure.cli.options import DatabaseUrl, Json
 from tenure.cli.output import dump_json, note, table
-from tenure.settings import Settings
 
 if TYPE_CHECKING:
     from tenure.postgres.store import Store as Store
@@ -67,6 +65,8 @@ def requeued(kind: str, old_id: int, new_id: int) -> Output:
 @contextmanager
 def open_database(url: str | None, *, migrated: bool = True) -> Iterator[str]:
     """The address of the database; the embedded PostgreSQL runs, with its schema, until the block ends."""
+    from tenure.settings import Settings
+
     settings = Settings.load()
     if address := url or settings.database_url:
         yield address
@@ -88,7 +88,10 @@ def call_store(
     url: str | None, call: Callable[[Store], Awaitable[T]], numbers: Mapping[str, Mapping[str, int]] | None = None
 ) -> T:
     """The result of this call on a store with one connection and this process's settings, or with these numbers."""
+    import asyncio
+
     from tenure.postgres.store import Store
+    from tenure.settings import Settings
 
     settings = Settings.load()
 

@@ -10,11 +10,9 @@ from typing import Annotated
 
 import typer
 
-from tenure import logs
 from tenure.cli.output import note_error
 from tenure.errors import BadInput
 from tenure.jobs import validation
-from tenure.settings import Settings
 
 
 def os_user() -> str:
@@ -64,4 +62,7 @@ LogFormat = Annotated[str | None, typer.Option("--log-format", help="text or jso
 
 def set_up_logging(level: str, log_format: str | None) -> None:
     """Log to stderr, one line for each record."""
+    from tenure import logs
+    from tenure.settings import Settings
+
     logs.set_up(level, log_format or Settings.load().log_format)

@@ -8,12 +8,14 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, PayloadTooLarge
 from tenure.jobs.job import Held, NewJob
+
+if TYPE_CHECKING:
+    from tenure.contracts.declaration import Contract
 
 MAX_BYTES = 1_048_576
 MAX_DEPTH = 200

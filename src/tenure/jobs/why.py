@@ -10,12 +10,14 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tenure.contracts.declaration import Contract
 from tenure.jobs.event import LogEntry
 from tenure.jobs.formats import describe_failure, elapsed, format_duration, format_time, to_one_line
 from tenure.jobs.job import UPKEEP, Job
+
+if TYPE_CHECKING:
+    from tenure.contracts.declaration import Contract
 
 #: Other jobs of the queue are counted up to this number, so that a full queue does not make the query slow.
 COUNT_LIMIT: Final = 1000

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -87,6 +88,8 @@ class Engine:
         self._borrowed_pool = borrowed_pool
         #: Behind a pooler, and on a caller's pool: the settings that each transaction sets for itself.
         self._shared_settings = shared_settings
+        #: The connections that this engine opened itself.
+        self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
         self._next_registry_read = monotonic() + _REGISTRY_S
         #: True: the address asks for the primary, so a read-only connection is replaced.
         self._requires_primary = False
@@ -110,23 +113,26 @@ class Engine:
         A statement takes at most `statement_ms`. With `heartbeats`, one of the connections is reserved for heartbeats
         and is open when this returns.
         """
+        opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
+
+        async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
+            opened.add(connection)
+            await watch(connection)
+
         registry = Registry(numbers)  # refuses bad values before connecting
         address, behind_pooler = await probe_dsn(dsn, statement_ms)  # a pool would retry for long without the reason
         kwargs: dict[str, Any] = {"autocommit": True}
         if behind_pooler:
             kwargs["prepare_threshold"] = None
-        common: dict[str, Any] = {"open": False, "timeout": patience_s, "kwargs": kwargs, "configure": watch}
+        common: dict[str, Any] = {"open": False, "timeout": patience_s, "kwargs": kwargs, "configure": configure}
         slots = connections - heartbeats
         pool: Pool = AsyncConnectionPool(
-            address,
-            min_size=1,
-            max_size=slots,
-            reconnect_timeout=_RECONNECT_S,
-            reconnect_failed=_reconnect_if_awaited,
+            address, min_size=1, max_size=slots, reconnect_timeout=_RECONNECT_S, reconnect_failed=_reconnect_if_awaited,
             **common,
-        )
+        )  # fmt: skip
         settings = session_settings(statement_ms) if behind_pooler else None
         engine = cls(pool, registry, shared_settings=settings, wake=wake)
+        engine._opened = opened
         engine._calls.slots = asyncio.Semaphore(slots)
         if heartbeats:
             # Never replaced because of its age: on a full server another client might take its place.
@@ -160,9 +166,8 @@ class Engine:
 
     def abandon(self) -> None:
         """Close the connections when their event loop is closed already."""
-        for pool in self._pools():
-            for connection in list(pool._pool):
-                connection.pgconn.finish()
+        for connection in list(self._opened):
+            connection.pgconn.finish()
 
     def _pools(self) -> list[Pool]:
         return [self._calls.pool] if self._heartbeats is self._calls else [self._calls.pool, self._heartbeats.pool]

@@ -40,6 +40,7 @@ def dev(
     log_format: LogFormat = None,
 ) -> None:
     """Start PostgreSQL, make the schema, and run a dispatcher and a worker with upkeep until Ctrl-C."""
+    import tenure.http  # noqa: F401 (a missing dispatcher is refused before a PostgreSQL is started)
     from tenure.postgres.migrate import migrate
 
     set_up_logging(log_level, log_format)
