@@ -182,7 +182,8 @@ def test_an_argument_that_does_not_fit_is_named_with_its_place() -> None:
 
 def test_a_value_that_the_worker_could_not_take_is_refused_when_it_is_passed() -> None:
     assert refused(send, 5).startswith(
-        "argument 'to' of task 'send' does not fit its type hint: Input should be a valid string, not 5. Next: call it as send("
+        "argument 'to' of task 'send' does not fit its type hint: Input should be a valid string, not 5. "
+        "Next: call it as send("
     )
     assert "argument 'rest[0]' of task" in refused(every_kind, 1, 2, 3, "4", d=5)
 

@@ -15,10 +15,10 @@ import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
-from types import GenericAlias
-from typing import Any, Final, NamedTuple, Unpack, get_args, get_origin
+from types import GenericAlias, UnionType
+from typing import Any, Final, NamedTuple, Union, Unpack, get_args, get_origin
 
-from tenure.errors import BadInput, PermanentError, ValidationError
+from tenure.errors import BadInput, PermanentError, ResultDoesNotFit, ValidationError
 from tenure.jobs.arguments.decode import Reader, hints_of
 from tenure.jobs.arguments.encode import Unfit, stored
 
@@ -44,9 +44,20 @@ class _Taken(NamedTuple):
 class Signature:
     """What a task takes, read once from its function."""
 
-    def __init__(self, function: Callable[..., Any], skip: Container[str] = (), *, name: str | None = None) -> None:
-        """`skip`: the parameters that the worker fills in, by name; `name`: the task's, by default the function's."""
-        self.task = name or getattr(function, "__name__", type(function).__name__)
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        skip: Container[str] = (),
+        *,
+        name: str | None = None,
+        not_results: Container[Any] = (),
+    ) -> None:
+        """Read the function.
+
+        skip: the parameters that the worker fills in, by name; name: the task's, by default the function's;
+        not_results: classes that the function may return in place of a result.
+        """
+        self.task: str = name or str(getattr(function, "__name__", type(function).__name__))
         whole = inspect.signature(function)
         given = [parameter for parameter in whole.parameters.values() if parameter.name not in skip]
         self._filled = [parameter.name for parameter in whole.parameters.values() if parameter.name in skip]
@@ -58,7 +69,10 @@ class Signature:
         self._storing = [(taken.name, taken.as_is, taken.reader) for taken in self._taken]
         self._bind = _binder(given, str(getattr(function, "__qualname__", self.task)))
         self._more = next((taken for taken in self._taken if taken.kind is Parameter.VAR_KEYWORD), None)
-        self._result = Reader(hints.get("return", Any))
+        hint = hints.get("return", Any)
+        members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        results = tuple(member for member in members if member not in not_results)
+        self._result = Reader(Union[results] if results else None)
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call as a JSON object; raises BadInput where it is no call of this task, or cannot be stored."""
@@ -130,6 +144,15 @@ class Signature:
                 f"the result{unfit.place} of task {self.task!r} cannot be stored: {unfit.what}. "
                 "Next: return plain values, flatten what is nested deep, and store what is large elsewhere"
             ) from None
+
+    def read_result(self, job_id: int, value: Any) -> Any:
+        """A stored result as the return annotation says; raises ResultDoesNotFit."""
+        try:
+            return self._result.read(value)
+        except Unfit as unfit:
+            raise ResultDoesNotFit(job_id, self.task, unfit.place, unfit.what) from unfit.__cause__
+        except RecursionError:
+            raise ResultDoesNotFit(job_id, self.task, "", "it is nested too deep") from None
 
     def _stored(self, name: str, value: Any, reader: Reader) -> Any:
         try:
