@@ -29,7 +29,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
 from tenure.errors import BadInput, ValidationError
 from tenure.jobs.arguments.signature import Signature
@@ -303,6 +303,60 @@ def test_a_union_takes_the_first_member_that_fits_and_a_json_type_before_all_oth
     assert through(Decimal | int, 5) == 5
     assert isinstance(through(float | int, 5), int)
     assert through(Tree | Point, Point(1.5, date(2030, 1, 1))) == Point(1.5, date(2030, 1, 1))
+
+
+def test_a_json_type_is_taken_before_a_class_also_inside_of_other_hints() -> None:
+    assert through(list[date | str], ["2030-01-01"]) == ["2030-01-01"]
+    assert through(dict[str, Decimal | int | None], {"a": 5}) == {"a": 5}
+    assert isinstance(through(list[float | int], [5])[0], int)
+    assert through(list[UUID | Any], ["x", {}]) == ["x", {}]
+
+
+@dataclass
+class Partly:
+    """Two of its hints cannot be resolved."""
+
+    at: date
+    what: nowhere.Unknown[int]  # type: ignore[name-defined]  # noqa: F821
+    some: list[Missing]  # type: ignore[name-defined]  # noqa: F821
+
+
+class Early(BaseModel):
+    """A model with a validator around it, which must see each value once."""
+
+    at: datetime
+    parent: Early | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def shift(cls, value: Any) -> Any:
+        assert isinstance(value, dict)
+        return {**value, "at": value["at"][1:]} if str(value["at"])[0] == "!" else value
+
+
+def test_hints_in_a_class_that_cannot_be_resolved_leave_their_values_and_the_others_work() -> None:
+    assert through(Partly, Partly(date(2030, 1, 1), {"a": 1}, [2])) == Partly(date(2030, 1, 1), {"a": 1}, [2])
+
+
+def test_a_model_reads_its_own_dump_also_where_it_contains_itself_and_has_validators() -> None:
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    early = Early(at=moment, parent=Early(at=moment))
+    assert through(list[Early], [early]) == [early]
+    assert through(dict[str, Early | Tree], {"a": early}) == {"a": early}
+    found = taking(Early).arguments({"it": {"at": "!2030-01-01T00:00:00Z", "parent": {"at": "!2030-01-01T00:00:00Z"}}})[1]["it"]
+    assert found == early
+
+
+def test_constraints_of_a_hint_are_checked_when_a_value_is_passed() -> None:
+    assert through(Annotated[int, Field(gt=0)], 5) == 5
+    assert through(list[Annotated[Decimal, Field(gt=0)]], [Decimal(5)]) == [Decimal(5)]
+    with pytest.raises(BadInput, match=r"'it\[0\]' of task .* Input should be greater than 0 seconds, not"):
+        through(list[Annotated[timedelta, Field(gt=timedelta(0))]], [timedelta(0)])
+
+
+def test_a_hint_that_pydantic_cannot_read_is_said_when_a_value_is_passed() -> None:
+    with pytest.raises(BadInput, match="pydantic cannot read its type hint"):
+        through(Annotated[str, Field(pattern="(")], "x")
 
 
 def test_equal_sets_are_stored_equally() -> None:
