@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
-from types import GenericAlias, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, Unpack, get_args, get_origin
 
 from tenure.errors import BadInput, PermanentError, ResultDoesNotFit, ValidationError
@@ -24,7 +24,7 @@ from tenure.jobs.arguments.encode import Unfit, stored
 
 _ABSENT: Final = object()
 _LARGE: Final = 2**63
-_NUMBERS: Final = frozenset((int, float, bool))
+_SCALARS: Final = frozenset((str, int, float, bool, NoneType))
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -66,7 +66,9 @@ class Signature:
         hints = hints_of(function)
         rest = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in given)
         self._taken = [_taken(parameter, hints, rest) for parameter in given]
-        self._storing = [(taken.name, taken.as_is, taken.reader) for taken in self._taken]
+        quick = [(taken, taken.as_is & _SCALARS) for taken in self._taken]
+        #: The first of the quick classes is found without a look at the others.
+        self._storing = [(taken.name, next(iter(kinds), None), kinds, taken.reader) for taken, kinds in quick]
         self._bind = _binder(given, str(getattr(function, "__qualname__", self.task)))
         self._more = next((taken for taken in self._taken if taken.kind is Parameter.VAR_KEYWORD), None)
         hint = hints.get("return", Any)
@@ -83,14 +85,12 @@ class Signature:
         except TypeError as error:  # the binder does nothing but take arguments
             raise BadInput(f"task {self.task!r}: {error}. Next: call it as {self.task}{self._shown}") from None
         payload = {}
-        for (name, as_is, reader), value in zip(self._storing, bound, strict=False):
+        for (name, exact, quick, reader), value in zip(self._storing, bound, strict=False):
             if value is _ABSENT:
                 continue
             kind = value.__class__
-            if kind in as_is and (
-                (value.isascii() and "\x00" not in value)
-                if kind is str
-                else value is None or (kind in _NUMBERS and -_LARGE < value < _LARGE)
+            if (kind is exact or kind in quick) and (
+                (value.isascii() and "\x00" not in value) if kind is str else value is None or -_LARGE < value < _LARGE
             ):
                 payload[name] = value  # as nearly all are: it needs no other form, and nothing can be wrong with it
             else:
