@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 from uuid import UUID
 
 import pytest
@@ -205,6 +205,13 @@ def endings() -> Mapping[str, tuple[Callable[..., Any], Any]]:
     async def never() -> tenure.Cancel | tenure.Snooze: ...  # type: ignore[empty-body]
 
     return {"either": (either, Later(2)), "never": (never, None)}
+
+
+@pytest.mark.filterwarnings("ignore:5 is not a Python type")
+def test_a_return_annotation_that_is_no_type_is_no_obstacle() -> None:
+    for hint in (5, Annotated[int, []]):
+        signature = returning(tenure.App("postgresql://nowhere"), "odd", hint, None).signature
+        assert signature.read_result(1, signature.result(7)) == 7
 
 
 @pytest.mark.parametrize("name", ["either", "never"])

@@ -343,7 +343,9 @@ def test_a_model_reads_its_own_dump_also_where_it_contains_itself_and_has_valida
     early = Early(at=moment, parent=Early(at=moment))
     assert through(list[Early], [early]) == [early]
     assert through(dict[str, Early | Tree], {"a": early}) == {"a": early}
-    found = taking(Early).arguments({"it": {"at": "!2030-01-01T00:00:00Z", "parent": {"at": "!2030-01-01T00:00:00Z"}}})[1]["it"]
+    found = taking(Early).arguments({"it": {"at": "!2030-01-01T00:00:00Z", "parent": {"at": "!2030-01-01T00:00:00Z"}}})[
+        1
+    ]["it"]
     assert found == early
 
 

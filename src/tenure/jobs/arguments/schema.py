@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from threading import Lock
 from types import GenericAlias
 from typing import Any, Final, get_args, get_origin, is_typeddict
 
@@ -27,6 +28,8 @@ Node = dict[str, Any]
 _CONFIG: Final = ConfigDict(allow_inf_nan=True, arbitrary_types_allowed=True, defer_build=True)
 #: Stands in the place of an error for the member of a union; no key in the database has this character.
 _MEMBER: Final = "\x00"
+#: Threads that meet one TypedDict at once must not both change it.
+_ONE_AT_A_TIME: Final = Lock()
 _LISTS: Final = (abc.Collection, abc.Container, abc.Reversible)
 _JSON_FIRST: Final = {"any": 0, "bool": 1, "int": 1, "str": 1, "none": 1, "float": 2}
 
@@ -34,7 +37,8 @@ _JSON_FIRST: Final = {"any": 0, "bool": 1, "int": 1, "str": 1, "none": 1, "float
 def validator(hint: Any) -> Callable[[Any], Any]:
     """The function that reads a JSON value as this hint says, and raises Unfit where it does not fit."""
     try:
-        schema = _adapted(_core_schema(GenericAlias(list, get_args(hint)) if get_origin(hint) in _LISTS else hint))
+        with _ONE_AT_A_TIME:
+            schema = _adapted(_core_schema(GenericAlias(list, get_args(hint)) if get_origin(hint) in _LISTS else hint))
         validate = SchemaValidator(schema, {"allow_inf_nan": True}).validate_python
     except (PydanticUserError, SchemaError) as error:
         raise Unfit(f"pydantic cannot read its type hint: {error}") from error

@@ -74,7 +74,9 @@ class Signature:
         hint = hints.get("return", Any)
         members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         results = tuple(member for member in members if member not in not_results)
-        self._result = Reader(Union[results] if results else None)  # noqa: UP007 - a union of what is known now
+        if len(results) < len(members):
+            hint = Union[results] if results else None  # noqa: UP007 - a union of what is known now
+        self._result = Reader(hint)
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call as a JSON object; raises BadInput where it is no call of this task, or cannot be stored."""
