@@ -36,7 +36,6 @@ MUTANTS = (
         '**dict.fromkeys(("bool", "float", "str"), _strict),',
         (
             f"{_HINTS}::test_does_not_fit[digits for a whole number]",
-            f"{_HINTS}::test_does_not_fit[inside an optional]",
             f"{_RESULTS}::test_nothing_is_converted_in_a_result",
         ),
     ),
