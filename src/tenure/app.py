@@ -223,7 +223,10 @@ class App:
     @overload
     async def result(self, job: int, *, timeout: float | None = None) -> Any: ...
     async def result(self, job: Ticket[Any] | int, *, timeout: float | None = None) -> Any:
-        """Wait for a job's end and return its result; raises JobFailed without success, TimeoutError when late."""
+        """Wait for a job's end and return its result; raises JobFailed without success, TimeoutError when late.
+
+        For a task of this app it is the value that the return annotation says, or ResultDoesNotFit is raised.
+        """
         poll_s = _FIRST_POLL_S
         async with asyncio.timeout(timeout):
             while (found := await self.job(job)).role != "done":
@@ -232,9 +235,14 @@ class App:
         contract = BUILT_IN.get(found.contract) or (await (await self._client()).contracts())[found.contract]
         if found.state not in contract.successes():
             raise JobFailed(found.id, found.state, found.last_error)
-        return found.result
+        task = self.tasks.get(found.type)
+        return found.result if task is None else task.signature.read_result(found.id, found.result)
 
-    def result_sync(self, job: Ticket[R] | int, *, timeout: float | None = None) -> Any:
+    @overload
+    def result_sync(self, job: Ticket[R], *, timeout: float | None = None) -> R: ...
+    @overload
+    def result_sync(self, job: int, *, timeout: float | None = None) -> Any: ...
+    def result_sync(self, job: Ticket[Any] | int, *, timeout: float | None = None) -> Any:
         """`result`, from synchronous code."""
         return self._connections.wait(self.result(job, timeout=timeout))
 

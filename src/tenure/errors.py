@@ -29,6 +29,7 @@
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
     │   └── StartFailed                 with the end of the server's log (defined in tenure.embedded)
     ├── JobFailed                       the awaited job did not succeed
+    ├── ResultDoesNotFit                the awaited result is not what the task's annotation says
     └── TaskError                       raised by handlers to classify a failure
         ├── TransientError              try again
         │   ├── DependencyUnavailable   another service that the job needs did not answer
@@ -296,6 +297,25 @@ class JobFailed(TenureError):
         self.job_id = job_id
         self.state = state
         self.error = error
+
+
+class ResultDoesNotFit(TenureError):
+    """The awaited job succeeded, and its stored result does not fit the return annotation of its task."""
+
+    code = "E-RESULT-DOES-NOT-FIT"
+
+    def __init__(self, job_id: int, task: str, place: str, reason: str) -> None:
+        super().__init__(
+            f"the result{place} of job {job_id} does not fit the return annotation of task {task!r}: {reason}. "
+            f"Next: read the stored JSON as (await app.job({job_id})).result, or correct the annotation"
+        )
+        self.job_id = job_id
+        #: Where in the result, as in `.lines[2].price`; empty for the whole of it.
+        self.place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it without calling its constructor, which makes the message."""
+        return _refusal, (type(self), self.args, self.__dict__)
 
 
 class TaskError(TenureError):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from tenure.context import Context, current
+from tenure.context import Cancel, Context, Snooze, current
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput
 from tenure.jobs import validation
@@ -103,7 +103,8 @@ class Task(Generic[P, R]):
     def __post_init__(self) -> None:
         takes = find_context_parameter(self.function)
         object.__setattr__(self, "takes_context", takes)
-        object.__setattr__(self, "signature", Signature(self.function, [takes] if takes else [], name=self.name))
+        signature = Signature(self.function, [takes] if takes else [], name=self.name, not_results=(Snooze, Cancel))
+        object.__setattr__(self, "signature", signature)
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
         if self.isolation == "process" and self.home is None:
             raise BadInput(

@@ -164,7 +164,7 @@ def objection(layer: str, each: Import, source: Path) -> str | None:
     if top in DRIVERS and layer not in SPEAK_TO_DRIVERS and not (layer == "task" and each.for_types_only):
         return f"{layer} imports the driver {top}; only {' and '.join(sorted(SPEAK_TO_DRIVERS))} may"
     if top != "tenure":
-        if layer in PURE and top not in {*sys.stdlib_module_names, "pydantic"}:
+        if layer in PURE and top not in {*sys.stdlib_module_names, "pydantic", "pydantic_core"}:
             return f"{layer} imports {top}, which is neither the standard library nor pydantic"
         return None
     target = rest[0] if rest else ""

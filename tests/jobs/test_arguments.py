@@ -169,20 +169,21 @@ def test_a_payload_that_others_wrote_may_leave_out_what_has_a_default() -> None:
 def test_an_argument_that_does_not_fit_is_named_with_its_place() -> None:
     assert invalid(every_kind, {"a": 1, "b": "2", "d": 4}) == (
         "validation_failed",
-        "argument 'b' of task 'every_kind' does not fit: expected a whole number, not '2'. "
+        "argument 'b' of task 'every_kind' does not fit: Input should be a valid integer, not '2'. "
         "Next: correct it and enqueue it again",
     )
     assert "argument 'rest[1]' of task" in invalid(every_kind, {"a": 1, "b": 2, "d": 3, "rest": [1, True]})[1]
     assert "argument 'more.z' of task" in invalid(every_kind, {"a": 1, "b": 2, "d": 3, "more": {"z": None}})[1]
     assert (
-        "argument 'rest' of task 'every_kind' does not fit: expected a list"
+        "argument 'rest' of task 'every_kind' does not fit: Input should be a valid list"
         in (invalid(every_kind, {"a": 1, "b": 2, "d": 3, "rest": {}})[1])
     )
 
 
 def test_a_value_that_the_worker_could_not_take_is_refused_when_it_is_passed() -> None:
     assert refused(send, 5).startswith(
-        "argument 'to' of task 'send' does not fit its type hint: expected a text, not 5. Next: call it as send("
+        "argument 'to' of task 'send' does not fit its type hint: Input should be a valid string, not 5. "
+        "Next: call it as send("
     )
     assert "argument 'rest[0]' of task" in refused(every_kind, 1, 2, 3, "4", d=5)
 
@@ -217,7 +218,7 @@ def test_a_default_of_none_allows_none() -> None:
         return to
 
     assert called(task, None) is None
-    assert "expected a text" in invalid(task, {"to": 5})[1]
+    assert "Input should be a valid string" in invalid(task, {"to": 5})[1]
 
 
 class Options(TypedDict):

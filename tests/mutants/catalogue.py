@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    in_arguments,
     in_connections,
     in_contracts,
     in_hosts,
@@ -31,6 +32,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_connections,
         in_contracts,
         in_python,
+        in_arguments,
         in_worker,
         in_hosts,
         in_surfaces,

@@ -13,8 +13,8 @@ from inspect import Parameter
 from typing import Any, Literal, get_args, get_origin
 
 from tenure.errors import ValidationError
+from tenure.jobs.arguments.decode import Reader, hints_of
 from tenure.jobs.arguments.encode import stored
-from tenure.jobs.arguments.type_hints import hints_of, loader
 from tenure.task import Options, Task
 
 #: Example values, tried in this order: the first one that the parameter's type hint accepts is used.
@@ -65,11 +65,11 @@ def curl(url: str, key: str | None, task: Task[..., Any], arguments: Mapping[str
 
 def _accepted_values(hint: Any) -> Iterator[Any]:
     """JSON values that this type hint accepts."""
-    load = loader(hint)
+    reader = Reader(hint)
     for value in (*_own_values(hint), *_EXAMPLES):
         with suppress(Exception):  # a class of the user can raise anything
             encoded = stored(value)
-            load(encoded)
+            reader.read(encoded)
             yield encoded
 
 

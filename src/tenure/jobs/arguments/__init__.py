@@ -2,6 +2,6 @@
 
 signature   a call of the function ↔ a JSON object of parameter name → value
 encode      Python value → JSON
-decode      JSON → Python value
-type_hints  which decoder a type hint asks for
+decode      JSON → Python value: plain hints by a look at the value's class, all others by pydantic
+schema      a type hint as a pydantic validator, with the forms that `encode` stores
 """

@@ -3,13 +3,14 @@
 Each kind of value has one form: a datetime is its ISO text, a Decimal its digits, a dataclass the object of its fields.
 A value that has none is refused with its place (`order.lines[2].price`) and what to pass instead. Nothing is guessed:
 keys that are not texts and bytes have a form only where a type hint turns them back (`loose`), else they would come
-back as something else. `type_hints.py` is the way back.
+back as something else. `decode.py` is the way back.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -20,10 +21,9 @@ from pathlib import PurePath
 from typing import Any, Final, Self
 from uuid import UUID
 
-_PLAIN: Final = "pass its id or its plain values, and let the task find it"
 _WHOLE: Final = 2**63
-
-Storer = Callable[[Any, bool], Any]
+#: Keys that have a form as text where a hint turns it back.
+_KEYS: Final = (int, UUID, Enum, date)
 
 
 class Unfit(Exception):
@@ -31,22 +31,15 @@ class Unfit(Exception):
 
     def __init__(self, what: str, instead: str = "", *, loosely: bool = False) -> None:
         super().__init__(what)
-        self.what = what
-        #: What to do instead.
-        self.instead = instead
-        #: Whether the value has a form where a hint turns it back.
-        self.loosely = loosely
-        self._places: list[str] = []
+        #: What is wrong, and what to do instead; `loosely`: whether the value has a form where a hint turns it back.
+        self.what, self.instead, self.loosely = what, instead, loosely
+        #: Where, seen from the argument: `.lines[2].price`.
+        self.place = ""
 
     def at(self, place: str) -> Self:
         """The same, one level further out."""
-        self._places.append(place)
+        self.place = place + self.place
         return self
-
-    @property
-    def place(self) -> str:
-        """Where, seen from the argument: `.lines[2].price`."""
-        return "".join(reversed(self._places))
 
 
 def stored(value: Any, loose: bool = False) -> Any:
@@ -54,7 +47,7 @@ def stored(value: Any, loose: bool = False) -> Any:
     kind = value.__class__
     if kind is str:
         return text(value)
-    if value is None or kind is bool:
+    if value is None or kind is bool or (kind is int and -_WHOLE <= value < _WHOLE):
         return value
     return _storer(kind)(value, loose)
 
@@ -76,28 +69,18 @@ def key_place(key: Any) -> str:
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{str(key)[:60]!r}]"
 
 
-def is_model(kind: type) -> bool:
-    """Whether this is a pydantic model; pydantic itself is not needed to see it."""
-    return all(callable(getattr(kind, name, None)) for name in ("model_dump", "model_validate_json"))
-
-
-def is_named_tuple(kind: type) -> bool:
-    """Whether this is a tuple whose places have names."""
-    return issubclass(kind, tuple) and hasattr(kind, "_fields")
-
-
-def named(kind: type) -> str:
+def _named(kind: type) -> str:
     """A kind of value with its article: a socket, an Order."""
     return f"{'an' if kind.__name__[:1].lower() in 'aeio' else 'a'} {kind.__name__}"
 
 
 @lru_cache(1_000)  # classes may come and go; those in use stay
-def _storer(kind: type) -> Storer:
+def _storer(kind: type) -> Callable[[Any, bool], Any]:
     """How values of this class are stored."""
     for known, storer in _STORERS:
         if issubclass(kind, known):
             return storer
-    if is_model(kind):
+    if callable(getattr(kind, "model_dump", None)):
         return _model
     if is_dataclass(kind):
         names = [field.name for field in fields(kind)]
@@ -105,44 +88,38 @@ def _storer(kind: type) -> Storer:
     return _refuse
 
 
-def _whole(value: int, loose: bool) -> int:
-    if not -_WHOLE <= value < _WHOLE:
-        try:
-            str(int(value))
-        except ValueError:
-            raise Unfit("it has more digits than JSON readers take", "pass it as a text") from None
+def _whole(value: int, _: bool) -> int:
+    try:
+        str(int(value))
+    except ValueError:
+        raise Unfit("it has more digits than JSON readers take", "pass it as a text") from None
     return int.__int__(value)
 
 
-def _number(value: float, loose: bool) -> float:
+def _number(value: float, _: bool) -> float:
     if not isfinite(value):
         raise Unfit(f"{value} is not a number that JSON has", "pass None, or a finite number")
     return float.__float__(value)
 
 
-def _time(value: time, loose: bool) -> str:
+def _time(value: time, _: bool) -> str:
     if value.tzinfo is not None and value.utcoffset() is None:
         raise Unfit("the zone of a time without a date says no offset", "pass a datetime")
     return value.isoformat()
 
 
-def _span(value: timedelta, loose: bool) -> float:
+def _span(value: timedelta, _: bool) -> float:
     seconds = value.total_seconds()
-    try:
-        exact = timedelta(seconds=seconds) == value
-    except OverflowError:
-        exact = False
-    if not exact:
-        raise Unfit("so long a time cannot be kept to the microsecond", "round it to whole seconds")
-    return seconds
+    with suppress(OverflowError):
+        if timedelta(seconds=seconds) == value:
+            return seconds
+    raise Unfit("so long a time cannot be kept to the microsecond", "round it to whole seconds")
 
 
 def _bytes(value: bytes, loose: bool) -> str:
-    if not loose:
-        raise Unfit(
-            "bytes are not JSON", "annotate them as bytes, or store them elsewhere and pass where", loosely=True
-        )
-    return b64encode(value).decode()
+    if loose:
+        return b64encode(value).decode()
+    raise Unfit("bytes are not JSON", "annotate them as bytes, or store them elsewhere and pass where", loosely=True)
 
 
 def _list(value: Iterable[Any], loose: bool) -> list[Any]:
@@ -178,13 +155,11 @@ def _key(key: Any, loose: bool) -> str:
     """A key that is no text: its form as text, where a hint turns it back."""
     if isinstance(key, str) and not isinstance(key, Enum):
         return text(str.__str__(key))
-    if not loose or not isinstance(key, (int, UUID, Enum, date)) or isinstance(key, bool):
-        raise Unfit(
-            f"{named(key.__class__)} as a key is not JSON",
-            "use texts as keys, or annotate the keys (dict[int, str])",
-            loosely=isinstance(key, (int, UUID, Enum, date)),
-        )
-    return str(stored(key))
+    has_form = isinstance(key, _KEYS)
+    if loose and has_form and not isinstance(key, bool):
+        return str(stored(key))
+    instead = "use texts as keys, or annotate the keys (dict[int, str])"
+    raise Unfit(f"{_named(key.__class__)} as a key is not JSON", instead, loosely=has_form)
 
 
 def _model(value: Any, loose: bool) -> Any:
@@ -193,17 +168,18 @@ def _model(value: Any, loose: bool) -> Any:
     except RecursionError:
         raise
     except Exception as error:  # whatever its serializers raise
-        raise Unfit(f"{named(value.__class__)} cannot be dumped: {error}", "give the model JSON values") from error
+        raise Unfit(f"{_named(value.__class__)} cannot be dumped: {error}", "give the model JSON values") from error
     return stored(dumped, loose)
 
 
-def _refuse(value: Any, loose: bool) -> Any:
-    instead = "pass str(path), if the worker sees the same files" if isinstance(value, PurePath) else _PLAIN
-    raise Unfit(f"{named(value.__class__)} is not JSON", instead)
+def _refuse(value: Any, _: bool) -> Any:
+    plain = "pass its id or its plain values, and let the task find it"
+    instead = "pass str(path), if the worker sees the same files" if isinstance(value, PurePath) else plain
+    raise Unfit(f"{_named(value.__class__)} is not JSON", instead)
 
 
 # The first that fits: an Enum may be an int, and a datetime is a date. Subclasses are stored as what they are.
-_STORERS: Final[tuple[tuple[type | tuple[type, ...], Storer], ...]] = (
+_STORERS: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any, bool], Any]], ...]] = (
     (Enum, lambda value, loose: stored(value.value, loose)),
     (str, lambda value, loose: text(str.__str__(value))),
     (int, _whole),

@@ -15,16 +15,16 @@ import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
-from types import GenericAlias
-from typing import Any, Final, NamedTuple, Unpack, get_args, get_origin
+from types import GenericAlias, NoneType, UnionType
+from typing import Any, Final, NamedTuple, Union, Unpack, get_args, get_origin
 
-from tenure.errors import BadInput, PermanentError, ValidationError
-from tenure.jobs.arguments.decode import LEAVES, Loader, as_it_is, or_none
+from tenure.errors import BadInput, PermanentError, ResultDoesNotFit, ValidationError
+from tenure.jobs.arguments.decode import Reader, hints_of
 from tenure.jobs.arguments.encode import Unfit, stored
-from tenure.jobs.arguments.type_hints import Known, hints_of, loader
 
 _ABSENT: Final = object()
 _LARGE: Final = 2**63
+_SCALARS: Final = frozenset((str, int, float, bool, NoneType))
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -36,30 +36,47 @@ class _Taken(NamedTuple):
     #: Whether it is handed over by position.
     by_position: bool
     default: Any
-    #: The class whose values need no loader, if there is one.
-    exact: type | None
-    load: Loader
+    #: The classes of JSON values that its hint takes as they are.
+    as_is: frozenset[type]
+    reader: Reader
 
 
 class Signature:
     """What a task takes, read once from its function."""
 
-    def __init__(self, function: Callable[..., Any], skip: Container[str] = (), *, name: str | None = None) -> None:
-        """`skip`: the parameters that the worker fills in, by name; `name`: the task's, by default the function's."""
-        self.task = name or getattr(function, "__name__", type(function).__name__)
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        skip: Container[str] = (),
+        *,
+        name: str | None = None,
+        not_results: Container[Any] = (),
+    ) -> None:
+        """Read the function.
+
+        skip: the parameters that the worker fills in, by name; name: the task's, by default the function's;
+        not_results: classes that the function may return in place of a result.
+        """
+        self.task: str = name or str(getattr(function, "__name__", type(function).__name__))
         whole = inspect.signature(function)
         given = [parameter for parameter in whole.parameters.values() if parameter.name not in skip]
         self._filled = [parameter.name for parameter in whole.parameters.values() if parameter.name in skip]
         self._shown = whole.replace(parameters=given)
         self._refuse_filled_by_position(whole)
         hints = hints_of(function)
-        known: Known = {}
         rest = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in given)
-        self._taken = [_taken(parameter, hints, known, rest) for parameter in given]
-        self._storing = [(taken.name, taken.exact, taken.load) for taken in self._taken]
+        self._taken = [_taken(parameter, hints, rest) for parameter in given]
+        quick = [(taken, taken.as_is & _SCALARS) for taken in self._taken]
+        #: The first of the quick classes is found without a look at the others.
+        self._storing = [(taken.name, next(iter(kinds), None), kinds, taken.reader) for taken, kinds in quick]
         self._bind = _binder(given, str(getattr(function, "__qualname__", self.task)))
         self._more = next((taken for taken in self._taken if taken.kind is Parameter.VAR_KEYWORD), None)
-        self._load_result = loader(hints.get("return", Any), known)
+        hint = hints.get("return", Any)
+        members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        results = tuple(member for member in members if member not in not_results)
+        if len(results) < len(members):
+            hint = Union[results] if results else None  # noqa: UP007 - a union of what is known now
+        self._result = Reader(hint)
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call as a JSON object; raises BadInput where it is no call of this task, or cannot be stored."""
@@ -70,16 +87,16 @@ class Signature:
         except TypeError as error:  # the binder does nothing but take arguments
             raise BadInput(f"task {self.task!r}: {error}. Next: call it as {self.task}{self._shown}") from None
         payload = {}
-        for (name, exact, load), value in zip(self._storing, bound, strict=False):
+        for (name, exact, quick, reader), value in zip(self._storing, bound, strict=False):
             if value is _ABSENT:
                 continue
             kind = value.__class__
-            if kind is exact and (
-                (value.isascii() and "\x00" not in value) if kind is str else -_LARGE < value < _LARGE
+            if (kind is exact or kind in quick) and (
+                (value.isascii() and "\x00" not in value) if kind is str else value is None or -_LARGE < value < _LARGE
             ):
                 payload[name] = value  # as nearly all are: it needs no other form, and nothing can be wrong with it
             else:
-                payload[name] = self._stored(name, value, load)
+                payload[name] = self._stored(name, value, reader)
         return payload
 
     def arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -93,12 +110,12 @@ class Signature:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         found = 0
-        for name, kind, by_position, default, exact, load in self._taken:
+        for name, kind, by_position, default, as_is, reader in self._taken:
             value = payload.get(name, _ABSENT)
             if value is not _ABSENT:
                 found += 1
-                if value.__class__ is not exact and load is not as_it_is:
-                    value = self._loaded(name, value, load)
+                if value.__class__ not in as_is:
+                    value = self._read(name, value, reader)
                 if kind is Parameter.VAR_POSITIONAL:
                     args.extend(value)
                     continue
@@ -123,21 +140,30 @@ class Signature:
     def result(self, value: Any) -> Any:
         """A return value as JSON; raises PermanentError, because another run would return the same kind of thing."""
         try:
-            return _kept(value, self._load_result)
+            return _kept(value, self._result)
         except Unfit as unfit:
             raise PermanentError(
                 f"the result{unfit.place} of task {self.task!r} cannot be stored: {unfit.what}. "
                 "Next: return plain values, flatten what is nested deep, and store what is large elsewhere"
             ) from None
 
-    def _stored(self, name: str, value: Any, load: Loader) -> Any:
+    def read_result(self, job_id: int, value: Any) -> Any:
+        """A stored result as the return annotation says; raises ResultDoesNotFit."""
         try:
-            kept = _kept(value, load)
+            return self._result.read(value)
+        except Unfit as unfit:
+            raise ResultDoesNotFit(job_id, self.task, unfit.place, unfit.what) from unfit.__cause__
+        except RecursionError:
+            raise ResultDoesNotFit(job_id, self.task, "", "it is nested too deep") from None
+
+    def _stored(self, name: str, value: Any, reader: Reader) -> Any:
+        try:
+            kept = _kept(value, reader)
         except Unfit as unfit:
             where = f"argument {name + unfit.place!r} of task {self.task!r}"
             raise BadInput(f"{where} cannot be stored: {unfit.what}. Next: {unfit.instead}") from None
         try:
-            load(kept)
+            reader.read(kept)
         except Unfit as unfit:
             where = f"argument {name + unfit.place!r} of task {self.task!r}"
             raise BadInput(
@@ -145,9 +171,9 @@ class Signature:
             ) from None
         return kept
 
-    def _loaded(self, name: str, value: Any, load: Loader) -> Any:
+    def _read(self, name: str, value: Any, reader: Reader) -> Any:
         try:
-            return load(value)
+            return reader.read(value)
         except Unfit as unfit:
             raise self._invalid(f"argument {name + unfit.place!r}", unfit.what) from unfit.__cause__
         except RecursionError:
@@ -193,20 +219,16 @@ class Signature:
                 )
 
 
-def _taken(parameter: Parameter, hints: Mapping[str, Any], known: Known, rest: bool) -> _Taken:
-    """A parameter with its loader; `rest`: a function that takes `*args` is given what stands before by position."""
-    hint = hints.get(parameter.name, Any)
-    default = parameter.default
+def _taken(parameter: Parameter, hints: Mapping[str, Any], rest: bool) -> _Taken:
+    """A parameter with its reader; `rest`: a function that takes `*args` is given what stands before by position."""
+    hint, default = hints.get(parameter.name, Any), parameter.default
     if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
         default = _ABSENT  # none are needed
         several = (list, hint) if parameter.kind is Parameter.VAR_POSITIONAL else (dict, str, hint)
         hint = get_args(hint)[0] if get_origin(hint) is Unpack else GenericAlias(several[0], several[1:])
-    load = loader(hint, known)
-    exact = next((kind for kind in (str, bool, int, float) if LEAVES[kind] is load), None)
     by_position = parameter.kind is Parameter.POSITIONAL_ONLY or (rest and parameter.kind in _BY_POSITION)
-    # A default of None says what many hints forget to say.
-    allowed = or_none(load) if default is None else load
-    return _Taken(parameter.name, parameter.kind, by_position, default, exact, allowed)
+    reader = Reader(hint, or_none=default is None)  # a default of None says what many hints forget to say
+    return _Taken(parameter.name, parameter.kind, by_position, default, reader.as_is, reader)
 
 
 class _Source(str):
@@ -232,7 +254,7 @@ def _binder(parameters: Sequence[Parameter], name: str) -> Callable[..., tuple[A
     return bind
 
 
-def _kept(value: Any, load: Loader) -> Any:
+def _kept(value: Any, reader: Reader) -> Any:
     """The value as JSON; where it has a form only for a hint that turns it back, the hint must show that it does."""
     try:
         try:
@@ -241,7 +263,7 @@ def _kept(value: Any, load: Loader) -> Any:
             if unfit.loosely:
                 kept = stored(value, True)
                 with suppress(Unfit):
-                    if load(kept) == value:
+                    if reader.read(kept) == value:
                         return kept
             raise
     except RecursionError:
