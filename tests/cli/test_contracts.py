@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Contract, Event, paths, states
+from tenure.contracts.declaration import Contract, Event
 from tenure.contracts.diagram import to_mermaid, to_svg
+from tenure.contracts.notation import path, states
 from tenure.postgres.migrate import migrate
 from tests.cli.forked import tenure
 
@@ -28,14 +29,13 @@ CHORES = replace(
     title="Household chores",
     states=_STATES,
     initial="todo",
-    paths=paths(
-        _STATES,
-        ("claim", "todo > doing"),
-        ("reclaim", "doing > doing"),
-        ("succeed", "doing > done"),
-        ("retry", "doing > todo", {"due": "backoff"}),
-        ("exhaust", "doing > dropped"),
-        ("expire_at_cap", "doing > dropped"),
+    paths=(
+        path("claim", "todo > doing"),
+        path("reclaim", "doing > doing"),
+        path("succeed", "doing > done"),
+        path("retry", "doing > todo", due="backoff"),
+        path("exhaust", "doing > dropped"),
+        path("expire_at_cap", "doing > dropped"),
     ),
 )
 #: What a next version may do: one more event, and another lease.

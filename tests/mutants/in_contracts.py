@@ -27,15 +27,15 @@ MUTANTS = (
         "contract-event-doubled",
         "A completed task shows two events",
         "contracts/phase27.py",
-        '        declare.event("task.completed", "succeed", _RUN),\n',
-        '        declare.event("task.completed", "succeed", _RUN),\n' * 2,
+        '        event("task.completed", "succeed", _RUN),\n',
+        '        event("task.completed", "succeed", _RUN),\n' * 2,
         ("contracts/test_phase27_knobs.py::test_success_on_the_first_run_makes_2_transitions_and_2_events",),
     ),
     Mutant(
         "requeued-event-skipped",
         "A retry shows no requeued event",
         "contracts/phase27.py",
-        '        declare.event("task.requeued", "retry", f"{_RUN} max_attempts=limit available_at=due"),\n',
+        '        event("task.requeued", "retry", f"{_RUN} max_attempts=limit available_at=due"),\n',
         "",
         ("contracts/test_phase27_failure.py::test_each_retry_is_a_failed_then_a_requeued_in_one_transaction",),
     ),
@@ -153,8 +153,8 @@ MUTANTS = (
         "permanent-error-retried",
         "An error that cannot get better is tried again",
         "contracts/standard.py",
-        '"PermanentError": declare.RetryVerdict("fatal", "permanent_error")',
-        '"PermanentError": declare.RetryVerdict("retry")',
+        '"PermanentError": RetryVerdict("fatal", "permanent_error")',
+        '"PermanentError": RetryVerdict("retry")',
         ("contracts/test_mutants_found.py::test_standard_gives_up_on_an_error_that_cannot_get_better",),
     ),
     Mutant(
@@ -267,9 +267,9 @@ MUTANTS = (
         "beats-among-the-events",
         "Document 000's events show heartbeats",
         "contracts/phase27.py",
-        '        declare.event("task.failed", "exhaust expire_at_cap", _FAILED),\n    ),\n',
-        '        declare.event("task.failed", "exhaust expire_at_cap", _FAILED),\n'
-        '        declare.event("task.heartbeat", "heartbeat", _RUN),\n    ),\n    facts=("heartbeat",),\n',
+        '        event("task.failed", "exhaust expire_at_cap", _FAILED),\n    ),\n',
+        '        event("task.failed", "exhaust expire_at_cap", _FAILED),\n'
+        '        event("task.heartbeat", "heartbeat", _RUN),\n    ),\n    facts=("heartbeat",),\n',
         ("worker/test_requirements_phase27.py::test_worker_that_renews_its_lease_leaves_no_trace_in_the_events",),
     ),
 )

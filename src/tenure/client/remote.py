@@ -23,7 +23,7 @@ from tenure.client.batching import Batcher
 from tenure.client.dispatcher_requests import DispatcherRequests, repeat_if_lost
 from tenure.client.remote_wakeups import poll_wakeups
 from tenure.contracts.declaration import Contract
-from tenure.contracts.versions import from_description
+from tenure.contracts.stored_form import from_description
 from tenure.errors import (
     BadInput,
     Busy,

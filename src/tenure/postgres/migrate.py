@@ -25,7 +25,8 @@ import psycopg
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.contracts.versions import breaking_changes, from_description
+from tenure.contracts.stored_form import from_description
+from tenure.contracts.versions import breaking_changes
 from tenure.errors import ContractChanged, MigrationChanged, SchemaError, SchemaTooNew
 from tenure.postgres.connect import STANDARD, plain_dsn, translate_connect_errors, translate_errors
 from tenure.postgres.views import literal, quoted, schema, view_statements
@@ -276,13 +277,25 @@ def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     for declared in declarations:
         known = words[declared["name"]]
         known["states"] |= set(declared["states"])
-        known["initial"].add(declared["initial"])
+        # As `Contract.initial_role`; a declaration of a newer release may have a form that cannot be read here.
+        roles = declared["states"][declared["initial"]]
+        known["waiting" if "waiting" in roles and "ready" not in roles else "ready"].add(declared["initial"])
         known["reasons"] |= set(declared["dead_letters"]["reasons"])
         known["stages"] |= set(declared["dead_letters"]["stages"])
     names = sorted(words)
     states = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['states'])})" for name in names)
     # Every hop has a log row, so a job without one is in its initial state.
-    born = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['initial'])})" for name in names)
+    born = [
+        f"role = {literal(role)} and ({' or '.join(found)})"
+        for role in ("ready", "waiting")
+        if (
+            found := [
+                f"(contract = {literal(name)} and {_in('state', words[name][role])})"
+                for name in names
+                if words[name][role]
+            ]
+        )
+    ]
     limited = [
         f"(contract <> {literal(name)} or {_in(column, words[name][kind])})"
         for name in names
@@ -291,7 +304,7 @@ def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     ]
     return {
         # A due time that clients cannot read would fail every claim that meets it.
-        "job": f"({states}) and (seq > 0 or role = 'ready' and ({born})) "
+        "job": f"({states}) and (seq > 0 or {' or '.join(born)}) "
         "and due_at >= '0001-01-02 00:00+00' and due_at < '9999-12-31 00:00+00'",
         "job_done": states,
         "dead_letter": " and ".join(limited) or "true",

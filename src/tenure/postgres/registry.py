@@ -12,7 +12,7 @@ from typing import Any
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.contracts.versions import from_description
+from tenure.contracts.stored_form import from_description
 from tenure.errors import UnknownContract
 from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.statement import Plan, statement

@@ -77,7 +77,7 @@ def _in_module(target: str) -> Contract:
 
 
 def _by_name(wanted: str, known: Sequence[KnownContract]) -> Contract:
-    from tenure.contracts.versions import from_description
+    from tenure.contracts.stored_form import from_description
 
     name, _, version = wanted.partition("@")
     found = [contract for contract in known if contract.name == name and version in ("", contract.version)]
@@ -96,7 +96,7 @@ def _by_name(wanted: str, known: Sequence[KnownContract]) -> Contract:
 
 
 def _in_file(name: str) -> Contract:
-    from tenure.contracts.versions import from_description
+    from tenure.contracts.stored_form import from_description
 
     try:
         return from_description(json.loads(Path(name).read_text(encoding="utf-8")))
