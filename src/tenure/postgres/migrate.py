@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from tenure.postgres.views import literal, quoted, schema, view_statements
 
 LOCK_KEY = "tenure.migrate"
 _LOCK_WAIT_MS = 120_000
+_log = logging.getLogger("tenure")
 #: A migration may read a whole table, so it has no time limit. A frozen process must not keep its locks.
 _SESSION = {**STANDARD, "statement_timeout": "0", "idle_in_transaction_session_timeout": "60000"}
 ROLES = ("tenure_owner", "tenure_app", "tenure_read")
@@ -115,7 +117,7 @@ def _migrate(
                 connection.execute(insert, _contract_row(contract))
                 report.registered.append(f"{contract.name} {contract.version}")
             report.renumbered.extend(_renumber(connection, contracts.values()))
-            report.rebuilt.extend(_rebuild_views(connection, contracts.values()))
+            report.rebuilt.extend(_rebuild_views(connection, _newest_registered(connection)))
             row = connection.execute("select tenure.extend_ranges(4)").fetchone()
             report.ranges = row[0] if row else 0
             if grants:
@@ -239,6 +241,17 @@ def _renumber(connection: psycopg.Connection[Any], contracts: Iterable[Contract]
         )
         if changed.rowcount:
             yield f"{contract.name} {contract.version}"
+
+
+def _newest_registered(connection: psycopg.Connection[Any]) -> Iterable[Contract]:
+    """Every registered contract in its newest version, also those that this run was not given."""
+    rows = connection.execute("select name, declaration from tenure.contract order by registered_at").fetchall()
+    for name, declared in dict(rows).items():
+        try:
+            yield from_description(declared)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            # Of a newer release, or of one that this release cannot read any more: its views stay as they are.
+            _log.warning("the views of contract %s were left as they are: it cannot be read here (%s)", name, error)
 
 
 def _rebuild_checks(connection: psycopg.Connection[Any], new: Iterable[Contract]) -> list[str]:
