@@ -53,8 +53,8 @@ MUTANTS = (
         "timeout-retried-at-once",
         "A task that timed out is due again at once",
         "contracts/dispatcher.py",
-        '("expire", "Running > Failed:waiting", {"due": "backoff"})',
-        '("expire", "Running > Failed:waiting", {"due": "now"})',
+        'path("expire", "Running > Failed:waiting", due="backoff")',
+        'path("expire", "Running > Failed:waiting", due="now")',
         ("contracts/test_dispatcher_retries.py::test_a_timeout_takes_the_path_of_a_failure_and_says_that_it_was_one",),
     ),
     Mutant(
@@ -95,8 +95,8 @@ MUTANTS = (
         "failed-skipped",
         "A retry goes from RUNNING to PENDING without passing through FAILED",
         "contracts/simple.py",
-        '("retry", "RUNNING > FAILED:settling > PENDING", {"due": "backoff"})',
-        '("retry", "RUNNING > PENDING", {"due": "backoff"})',
+        'path("retry", "RUNNING > FAILED:settling > PENDING", due="backoff")',
+        'path("retry", "RUNNING > PENDING", due="backoff")',
         ("contracts/test_simple_lifecycle.py::test_a_running_task_never_goes_straight_back_to_pending",),
     ),
     Mutant(
@@ -145,8 +145,8 @@ MUTANTS = (
         "snooze-without-its-time",
         "A snoozed job comes back after its backoff and not when it was asked to",
         "contracts/standard.py",
-        '("snooze", "running > queued", {"due": "given"})',
-        '("snooze", "running > queued", {"due": "backoff"})',
+        'path("snooze", "running > queued", due="given")',
+        'path("snooze", "running > queued", due="backoff")',
         ("contracts/test_holding.py::test_a_snooze_costs_nothing_and_the_backoff_does_not_grow",),
     ),
     Mutant(
@@ -161,8 +161,8 @@ MUTANTS = (
         "dead-without-a-letter",
         "A job whose budget is spent dies without a dead letter",
         "contracts/standard.py",
-        '("exhaust", "running > dead", {"letter": "exhausted_retries"})',
-        '("exhaust", "running > dead")',
+        'path("exhaust", "running > dead", letter="exhausted_retries")',
+        'path("exhaust", "running > dead")',
         (SOUNDNESS,),
     ),
     Mutant(
