@@ -74,7 +74,7 @@ async def test_code_of_the_old_version_goes_on_beside_the_new_one(dsn: str) -> N
             assert [(await new.job(job)).version for job in (first, second)] == ["1", "2"]
             for job in (first, second):
                 await new.transition(job, "waiting_approval")
-            with pytest.raises(InvalidTransition):
+            with pytest.raises(BadInput, match="contract purchase 1 has no state 'on_hold'"):
                 await new.transition(first, "on_hold")
             await new.transition(second, "on_hold")
             await new.transition(first, "approved")

@@ -65,7 +65,8 @@ async def test_a_decision_is_logged_with_who_and_why_and_makes_the_job_due(store
     assert (submit.trigger, submit.actor, submit.reason) == ("submit", "bob", None)
     assert (approve.trigger, approve.actor, approve.reason) == ("approve", "ada", "it is cheap")
     (job,) = await store.jobs([job_id])
-    assert job.due_at == approve.ts and job.last_error is None
+    assert job.due_at == approve.ts
+    assert job.last_error is None
     (held,) = await store.claim("purchase", worker="w")
     assert (await store.succeed(held.held)).state == "done"
     assert (await audit(store)).violations == []

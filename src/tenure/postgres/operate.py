@@ -126,7 +126,8 @@ class OperatorVerbs(ClaimVerbs):
         if to not in contract.states:
             leads = [path.end.state for path in contract.paths if path.trigger == to]
             hint = f". Next: name the state that {to} leads to: {leads[0]}" if leads else ""
-            raise BadInput(f"contract {contract.name} has no state {to!r}; it has {', '.join(contract.states)}{hint}")
+            named = f"contract {contract.name} {contract.version}"
+            raise BadInput(f"{named} has no state {to!r}; it has {', '.join(contract.states)}{hint}")
         call = idempotent_call(tenant, key, "transition", job_id, to, reason, actor)
         if any(path.end.state == to for path in contract.paths if path.trigger == "claim"):
             return only_answer([await self._claim_once(call, contract.name, job_id, actor)])
