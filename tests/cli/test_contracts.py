@@ -240,3 +240,54 @@ def test_the_command_line_loads_neither_a_driver_nor_the_diagrams() -> None:
     program = f"import sys, tenure.cli; print({unwanted} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+ROOT = str(Path(__file__).parents[2])
+OWN_APP = """
+from tenure import App
+from tests.decisions import PURCHASE, REVIEW
+
+app = App(contracts=[PURCHASE])
+both = App(contracts=[PURCHASE, REVIEW])
+none = App()
+"""
+
+
+def test_every_command_takes_the_contracts_of_an_application(tmp_path: Path) -> None:
+    (tmp_path / "purchases.py").write_text(OWN_APP)
+    listed = tenure("contracts", "list", "purchases:both", cwd=tmp_path, PYTHONPATH=ROOT)
+    assert "purchase 1 (not registered)" in listed.stdout
+    assert "review 1 (not registered)" in listed.stdout
+    assert tenure("contracts", "show", "purchases:app", cwd=tmp_path, PYTHONPATH=ROOT).stdout.startswith(
+        "purchase 1: A purchase that a person approves"
+    )
+    assert "approve" in tenure("contracts", "diagram", "purchases:app", cwd=tmp_path, PYTHONPATH=ROOT).stdout
+    verified = tenure("contracts", "verify", "purchases:both", cwd=tmp_path, PYTHONPATH=ROOT)
+    assert verified.returncode == 0, verified.stderr
+    assert [line.split(":")[0] for line in verified.stdout.splitlines() if not line.startswith(" ")] == [
+        "purchase", "review",
+    ]  # fmt: skip
+    several = tenure("contracts", "show", "purchases:both", cwd=tmp_path, PYTHONPATH=ROOT)
+    assert several.returncode == 1
+    assert "has several contracts: purchase, review. Next: name one of them" in several.stderr
+    assert (
+        "declares no contract of its own"
+        in tenure("contracts", "show", "purchases:none", cwd=tmp_path, PYTHONPATH=ROOT).stderr
+    )
+
+
+def test_migrate_registers_the_contracts_that_it_is_given_each_once(tmp_path: Path, dsn: str, db: Harness) -> None:
+    (tmp_path / "purchases.py").write_text(OWN_APP)
+    given = ["--app", "purchases:app", "--contract", "purchases:PURCHASE", "--contract", "purchases:REVIEW"]
+    done = tenure("migrate", *given, "--database-url", dsn, cwd=tmp_path, PYTHONPATH=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "registered" in line] == [
+        "registered contract purchase 1", "registered contract review 1",
+    ]  # fmt: skip
+    assert "registered" not in tenure("migrate", "--database-url", dsn, cwd=tmp_path, PYTHONPATH=ROOT).stdout
+    assert (
+        "purchase 1 (registered"
+        in tenure("contracts", "list", "--database-url", dsn, cwd=tmp_path, PYTHONPATH=ROOT).stdout
+    )
+    printed = tenure("migrate", "--print", "--app", "purchases:app", cwd=tmp_path, PYTHONPATH=ROOT)
+    assert "tenure_purchase" in printed.stdout

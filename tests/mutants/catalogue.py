@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     in_connections,
     in_contracts,
+    in_decisions,
     in_hosts,
     in_http,
     in_lanes,
@@ -30,6 +31,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_ranges,
         in_connections,
         in_contracts,
+        in_decisions,
         in_python,
         in_worker,
         in_hosts,
