@@ -251,8 +251,11 @@ class App:
         return self._connections.wait(self.transition(job, state, reason=reason, actor=actor))
 
     async def _contract_of(self, job: Job) -> Contract:
-        """Return the contract of a job: one that this application knows, else the registered one."""
-        return self.contracts.get(job.contract) or (await (await self._client()).contracts())[job.contract]
+        """Return the contract of a job: as this application knows it, else the newest one, which has all of it."""
+        known = self.contracts.get(job.contract)
+        if known is not None and known.version == job.version:
+            return known
+        return (await (await self._client()).contracts())[job.contract]
 
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker until SIGTERM or Ctrl-C, or until no job is due; options as in `app.worker`."""

@@ -276,7 +276,7 @@ def test_every_command_takes_the_contracts_of_an_application(tmp_path: Path) -> 
     )
 
 
-def test_migrate_registers_the_contracts_that_it_is_given_each_once(tmp_path: Path, dsn: str, db: Harness) -> None:
+def test_migrate_registers_the_contracts_that_it_is_given_each_once(tmp_path: Path, dsn: str) -> None:
     (tmp_path / "purchases.py").write_text(OWN_APP)
     given = ["--app", "purchases:app", "--contract", "purchases:PURCHASE", "--contract", "purchases:REVIEW"]
     done = tenure("migrate", *given, "--database-url", dsn, cwd=tmp_path, PYTHONPATH=ROOT)

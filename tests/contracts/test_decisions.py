@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tenure.errors import BadInput, InvalidTransition
 from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.outcome import Enqueued, Moved
 from tenure.postgres.store import Store
 from tenure.proof.audit import audit
 from tests.decisions import PURCHASE, REVIEW, register
@@ -34,7 +36,8 @@ async def test_a_job_begins_in_the_waiting_state_without_a_due_time(store: Store
     assert (job.state, job.role, job.due_at) == ("draft", "waiting", None)
     alike = await store.enqueue_many([NewJob("buy", {"n": n}, contract="purchase") for n in range(3)])
     mixed = await store.enqueue_many([NewJob("buy", queue=queue, contract="purchase") for queue in ("one", "two")])
-    found = await store.jobs([one.job_id for one in (*alike, *mixed)])  # type: ignore[union-attr]
+    found = await store.jobs([one.job_id for one in (*alike, *mixed) if isinstance(one, Enqueued)])
+    assert len(found) == 5
     assert {(job.role, job.due_at) for job in found} == {("waiting", None)}
 
 
@@ -109,6 +112,19 @@ async def test_no_decision_skips_a_state_and_none_is_made_twice(store: Store) ->
     assert len(await store.events(job_id)) == 1
 
 
+async def test_of_many_people_who_decide_at_once_one_wins(store: Store) -> None:
+    job_id = await made(store)
+    await store.transition(job_id, "waiting_approval", actor="bob")
+    states = ["approved", "rejected"] * 8
+    answers = await asyncio.gather(
+        *(store.transition(job_id, state, actor=f"judge {n}") for n, state in enumerate(states)), return_exceptions=True
+    )
+    won = [answer for answer in answers if isinstance(answer, Moved)]
+    assert len(won) == 1
+    assert all(isinstance(answer, (Moved, InvalidTransition)) for answer in answers)
+    assert [entry.to_state for entry in await store.events(job_id)] == ["waiting_approval", won[0].state]
+
+
 async def test_the_word_of_a_decision_is_answered_with_its_state(store: Store) -> None:
     job_id = await made(store)
     with pytest.raises(BadInput, match="Next: name the state that approve leads to: approved"):
@@ -123,9 +139,11 @@ async def test_a_person_may_decide_before_the_time_does(store: Store, db: Harnes
         await store.start(job.held)
         assert (await store.fail(job.held, Failure("broken"))).state == "parked"
     early, late = ids
-    assert (await store.transition(early, "queued", actor="ada")).trigger == "again"
+    decided = await store.transition(early, "queued", actor="ada")
+    assert isinstance(decided, Moved)
+    assert decided.trigger == "again"
     db.due(late)
-    assert [moved.job_id for moved in await store.promote("review")] == [late]  # type: ignore[union-attr]
+    assert [moved.job_id for moved in await store.promote("review")] == [late]
     counters = {job.id: job.counter for job in await store.jobs(ids)}
     assert counters == {early: 2, late: 1}, "the contract counts a decision"
     assert (await audit(store)).violations == []

@@ -1,4 +1,4 @@
-"""Declaring a contract: what a newcomer gets wrong is answered with what to write, and what is left out has a default."""
+"""Declaring a contract: a newcomer's mistake is answered with what to write, and what is left out has a default."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "path suceed: unknown trigger (did you mean succeed?); triggers are ",
     ),
     "a typo in a role": (
-        lambda: replace(PURCHASE, states={**PURCHASE.states, "draft": ("waitng",)}),
+        lambda: replace(PURCHASE, states={**PURCHASE.states, **states(draft="waitng")}),
         "state draft has the unknown role 'waitng' (did you mean waiting?)",
     ),
     "an arrow": (lambda: path("claim", "approved -> running"), "write 'approved -> running' with > between the states"),
