@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Contract, Path, Retryable, RetryVerdict, Role, paths
+from tenure.contracts.declaration import Contract, Path, Retryable, RetryVerdict, Role
+from tenure.contracts.notation import path
 from tenure.errors import Unsound
 
 STANDARD, PHASE27, DISPATCHER = BUILT_IN["standard"], BUILT_IN["phase27"], BUILT_IN["dispatcher"]
@@ -36,15 +37,13 @@ def without(*triggers: str) -> Change:
 
 def instead(trigger: str, way: str, **options: Any) -> Change:
     """One path in the place of a trigger's own."""
-    return lambda contract: replace(
-        contract, paths=(*_others(contract, trigger), *paths(contract.states, (trigger, way, options)))
-    )
+    return lambda contract: replace(contract, paths=(*_others(contract, trigger), path(trigger, way, **options)))
 
 
 def also(trigger: str, way: str, **options: Any) -> Change:
     """One more path."""
     return lambda contract: replace(
-        contract, paths=(*contract.paths, *paths(contract.states, (trigger, way, options)))
+        contract, paths=(*contract.paths, path(trigger, way, **options))
     )  # fmt: skip
 
 
@@ -102,7 +101,7 @@ BROKEN: Mapping[str, tuple[Contract, str, int]] = {
     "nobody claims": (declared(PHASE27, without("claim")), "an end", 0),
     "nobody claims what is retried": (declared(GATE_B2, instead("claim", "queued > running")), "an end", 3),
     "a retry into a state that nobody leaves": (
-        declared(STANDARD, knowing("parked", "waiting"), instead("retry", "running > parked")), "an end", 2,
+        declared(STANDARD, knowing("parked", "waiting"), instead("retry", "running > parked", due="keep")), "an end", 2,
     ),
     "no promote": (declared(DISPATCHER, without("promote")), "an end", 3),
     "no settle": (declared(GATE_B2, without("settle")), "an end", 2),

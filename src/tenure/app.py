@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from tenure.client.bulk_enqueue import BulkEnqueue, SendBatch
 from tenure.client.connections import Connections
 from tenure.client.garbage_collection import collect_seldom
+from tenure.client.own_contracts import contracts_by_name, import_target
 from tenure.client.seen_workers import SeenWorkers
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, JobFailed, TenureError
 from tenure.jobs import validation
 from tenure.jobs.job import Job, NewJob
@@ -61,12 +63,17 @@ class App:
         key: str | None = None,
         name: str | None = None,
         contract: str = "standard",
+        contracts: Iterable[Contract] = (),
         queue: str = "default",
         middleware: Sequence[Middleware] = (),
         settings: Settings | None = None,
         embedded: bool = True,
     ) -> None:
-        settings = (Settings.load() if settings is None else settings).with_dispatcher(dispatcher_url, key)
+        own = contracts_by_name(contracts)
+        #: The contracts that this application knows, by name: the built-in ones and its own.
+        self.contracts: Mapping[str, Contract] = {**BUILT_IN, **own}
+        settings = Settings.load(contracts=self.contracts) if settings is None else settings
+        settings = settings.with_dispatcher(dispatcher_url, key)
         self.settings = settings if embedded else replace(settings, require_database=True)
         self.name = None if name is None else _namespace(name)
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -77,8 +84,9 @@ class App:
         self._module = module_name(sys._getframe(1).f_globals)
         self._transaction_enqueue: TransactionEnqueue | None = None
         self._connections = Connections(
-            database_url or self.settings.database_url, self.settings, self._forget, self._seen_workers.close
-        )
+            database_url or self.settings.database_url, self.settings, self._forget, self._seen_workers.close,
+            contracts=own, import_target=lambda: import_target(self, self._module),
+        )  # fmt: skip
 
     @property
     def application(self) -> str:
@@ -185,7 +193,7 @@ class App:
         )  # fmt: skip
         if not full_name.isprintable() or own_name == "<lambda>":
             raise BadInput("a task needs a name that workers can find. Next: give it one with name=")
-        job_type = _job_type(full_name, given.contract, overrides)
+        job_type = _job_type(full_name, given.contract, self.contracts.get(given.contract), overrides)
         task = Task[..., Any](self, function, full_name, given, isolation, job_type)
         if (other := self.tasks.setdefault(full_name, task)) is not task:
             where = f"{other.function.__module__}.{other.function.__qualname__}"
@@ -232,7 +240,7 @@ class App:
             while (found := await self.job(job)).role != "done":
                 await asyncio.sleep(poll_s)
                 poll_s = min(2 * poll_s, _MAX_POLL_S)
-        contract = BUILT_IN.get(found.contract) or (await (await self._client()).contracts())[found.contract]
+        contract = await self._contract_of(found)
         if found.state not in contract.successes():
             raise JobFailed(found.id, found.state, found.last_error)
         task = self.tasks.get(found.type)
@@ -264,6 +272,33 @@ class App:
         The log names the actor, or the owner of the API key if the call goes through a dispatcher.
         """
         return await (await self._client()).cancel(_id(job), mode=mode, reason=reason, actor=actor)
+
+    async def transition(
+        self, job: Ticket[Any] | int, state: str, *, reason: str | None = None, actor: str = "app"
+    ) -> Moved:
+        """Move a job to a state by a path of its contract, as a person's decision does: `"approved"`.
+
+        The log names the reason, and the actor or the owner of the API key if the call goes through a dispatcher.
+        Refused when the contract has no such path from the job's state, and for a claim, which is a worker's.
+        """
+        found = await self.job(job)
+        contract = await self._contract_of(found)
+        if any(path.trigger == "claim" and path.end.state == state for path in contract.paths):
+            raise BadInput(f"a job becomes {state} by a claim, which a worker makes. Next: run a worker")
+        return await (await self._client()).transition(found.id, state, reason=reason, actor=actor)
+
+    def transition_sync(
+        self, job: Ticket[Any] | int, state: str, *, reason: str | None = None, actor: str = "app"
+    ) -> Moved:
+        """`transition`, from synchronous code."""
+        return self._connections.wait(self.transition(job, state, reason=reason, actor=actor))
+
+    async def _contract_of(self, job: Job) -> Contract:
+        """Return the contract of a job: as this application knows it, else the newest one, which has all of it."""
+        known = self.contracts.get(job.contract)
+        if known is not None and known.version == job.version:
+            return known
+        return (await (await self._client()).contracts())[job.contract]
 
     def run_worker(
         self,
@@ -460,7 +495,7 @@ class App:
         return ticket() if waits else run_without_waiting(ticket())
 
 
-def _job_type(name: str, contract: str, overrides: Mapping[str, Any]) -> JobType | None:
+def _job_type(name: str, contract: str, known: Contract | None, overrides: Mapping[str, Any]) -> JobType | None:
     """Return the options of `@app.task` that override the contract for every job of this type; None without any."""
     names = {
         "lease": "lease_ttl_sec", "heartbeat": "heartbeat_sec", "sla": "sla_sec", "max_attempts": "max_attempts",
@@ -471,8 +506,8 @@ def _job_type(name: str, contract: str, overrides: Mapping[str, Any]) -> JobType
         if span in given:
             given[span] = validation.to_milliseconds(span, given[span])
     declared = JobType(name, contract, **given) if given else None
-    if declared is not None and contract in BUILT_IN:  # refused here, not at the first enqueue
-        check_job_type(BUILT_IN[contract], declared)
+    if declared is not None and known is not None:  # refused here, not at the first enqueue
+        check_job_type(known, declared)
     return declared
 
 

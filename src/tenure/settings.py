@@ -24,6 +24,7 @@ Two different values for one number are refused, and so is a number outside its 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -56,6 +57,9 @@ _DISPATCHER_URL, _REWAKE = "TENURE_DISPATCHER_URL", "TENURE_DISPATCHER_REWAKE_MS
 _POSTGRES_BIN = "TENURE_POSTGRES_BIN"
 #: From this similarity on (0 to 1), a name counts as a misspelt setting.
 _SIMILARITY = 0.9
+_CONTRACT_SIMILARITY = 0.85
+#: A number of a contract that this process may not know: it is registered in the database.
+_NUMBER = re.compile(r"TENURE_([A-Z][A-Z0-9_]*?)_(LEASE_MS|HEARTBEAT_MS|MAX_ATTEMPTS|BACKOFF_BASE_MS|BACKOFF_CAP_MS)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,8 @@ class Settings:
         environ = os.environ if environ is None else environ
         _check_names(environ, contracts.values())
         given = {field: parse(name, environ[name]) for name, (field, parse) in _PARSERS.items() if name in environ}
-        numbers = {contract.name: found for contract in contracts.values() if (found := _numbers(environ, contract))}
+        known = {contract.name: found for contract in contracts.values() if (found := _numbers(environ, contract))}
+        numbers = {**known, **_unknown_numbers(environ, contracts)}
         return cls(**given, numbers=numbers, keep=_keep_times(environ) | _end_unknown(environ))
 
     def with_dispatcher(self, dispatcher_url: str | None, key: str | None) -> Settings:
@@ -141,8 +146,13 @@ def _check_names(environ: Mapping[str, str], contracts: Iterable[Contract]) -> N
     """Refuse a name that is similar to a setting: it is misspelt and would be ignored silently."""
     known = {*_PARSERS, *_KEEP_TIMES, _END_UNKNOWN, _POSTGRES_BIN}
     known |= {f"TENURE_{contract.name}_{number}".upper() for contract in contracts for number in contract.numbers()}
+    names = {contract.name for contract in contracts}
     for name in environ:
         if name.startswith("TENURE_") and name not in known:
+            if number := _NUMBER.fullmatch(name):  # of a contract of one's own, unless its name is almost a known one
+                for meant in get_close_matches(number[1].lower(), names, 1, _CONTRACT_SIMILARITY):
+                    raise BadInput(f"{name} is no setting. Next: did you mean TENURE_{meant.upper()}_{number[2]}?")
+                continue
             for meant in get_close_matches(name, known, 1, _SIMILARITY):
                 raise BadInput(f"{name} is no setting. Next: did you mean {meant}?")
 
@@ -176,10 +186,23 @@ def _end_unknown(environ: Mapping[str, str]) -> dict[str, float]:
     return {"unknown_types_s": float(seconds)}
 
 
+def _unknown_numbers(environ: Mapping[str, str], contracts: Mapping[str, Contract]) -> dict[str, dict[str, int]]:
+    """Numbers of contracts that only the database knows; the registry checks them when it reads the contract."""
+    found: dict[str, dict[str, int]] = {}
+    for name in environ:
+        number = _NUMBER.fullmatch(name)
+        if number is not None and (contract := number[1].lower()) not in contracts and name not in _KEEP_TIMES:
+            found.setdefault(contract, {})[number[2].lower()] = _whole(name, environ[name])
+    return found
+
+
 def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     prefix = f"TENURE_{contract.name}_".upper()
     names = {f"{prefix}{number.upper()}": number for number in contract.numbers()}
     for name in environ:
+        other = _NUMBER.fullmatch(name)
+        if other is not None and other[1].lower() != contract.name:
+            continue  # of a contract whose name begins alike
         if name.startswith(prefix) and name not in names and name not in (_DISPATCHER_URL, _REWAKE):
             raise BadInput(f"{name} is no setting; those of contract {contract.name} are {', '.join(names)}")
     found: dict[str, int] = {}

@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from tenure.context import Cancel, Context, Snooze, current
-from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.arguments.signature import Signature
@@ -203,7 +202,7 @@ class Task(Generic[P, R]):
         """Declare the function that compensates a node's effect when the job fails; it takes the effect's result."""
 
         def declare(function: Undo) -> Undo:
-            contract = BUILT_IN.get(self.given.contract)
+            contract = self.app.contracts.get(self.given.contract)
             if contract is not None and not contract.compensates:
                 raise BadInput(
                     f"task {self.name} is under contract {contract.name}, which compensates no effects. "

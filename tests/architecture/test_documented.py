@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import get_args
 
+import tenure.contracts
 import tenure.embedded
 from tenure.cli.command_table import COMMANDS, GROUPS, load_command, load_member
 from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import ROLES, TRIGGERS, Contract, Due
 from tenure.contracts.diagram import to_svg
 from tenure.contracts.view_fields import FIELDS
 from tenure.errors import TenureError
@@ -77,6 +81,20 @@ def test_every_contract_and_view_is_documented() -> None:
     for contract in BUILT_IN.values():
         (row,) = [line for line in schema.splitlines() if line.startswith(f"| `tenure_{contract.name}`")]
         assert missing([view.name for view in contract.views], row) == []
+
+
+def test_every_part_of_a_declaration_is_documented() -> None:
+    text = page("contracts")
+    parts = {name: getattr(tenure.contracts, name) for name in tenure.contracts.__all__}
+    assert missing([name for name in parts if f"`{name}(" not in text], text) == []
+    classes = [part for part in parts.values() if isinstance(part, type)]
+    names = {field.name for part in classes for field in dataclasses.fields(part)}
+    assert missing(sorted(names), text) == []
+    assert missing([*TRIGGERS, *ROLES, *get_args(Due)], text) == []
+    contract = text.split("## Contract")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", contract, re.MULTILINE) == [
+        field.name for field in dataclasses.fields(Contract)
+    ]
 
 
 def test_every_field_of_a_view_is_documented() -> None:

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Contract, Event, paths, states
+from tenure.contracts.declaration import Contract, Event
 from tenure.contracts.diagram import to_mermaid, to_svg
+from tenure.contracts.notation import path, states
 from tenure.postgres.migrate import migrate
 from tests.cli.forked import tenure
 
@@ -26,14 +27,13 @@ CHORES = replace(
     title="Household chores",
     states=_STATES,
     initial="todo",
-    paths=paths(
-        _STATES,
-        ("claim", "todo > doing"),
-        ("reclaim", "doing > doing"),
-        ("succeed", "doing > done"),
-        ("retry", "doing > todo", {"due": "backoff"}),
-        ("exhaust", "doing > dropped"),
-        ("expire_at_cap", "doing > dropped"),
+    paths=(
+        path("claim", "todo > doing"),
+        path("reclaim", "doing > doing"),
+        path("succeed", "doing > done"),
+        path("retry", "doing > todo", due="backoff"),
+        path("exhaust", "doing > dropped"),
+        path("expire_at_cap", "doing > dropped"),
     ),
 )
 #: What a next version may do: one more event, and another lease.
@@ -231,3 +231,54 @@ def test_a_file_with_a_contract_that_contradicts_itself_says_how(tmp_path: Path)
     message = refused("show", place, cwd=tmp_path)
     assert message.startswith("E-UNSOUND: ")
     assert "initial state nowhere is not declared" in message
+
+
+ROOT = str(Path(__file__).parents[2])
+OWN_APP = """
+from tenure import App
+from tests.decisions import PURCHASE, REVIEW
+
+app = App(contracts=[PURCHASE])
+both = App(contracts=[PURCHASE, REVIEW])
+none = App()
+"""
+
+
+def test_every_command_takes_the_contracts_of_an_application(tmp_path: Path) -> None:
+    (tmp_path / "purchases.py").write_text(OWN_APP)
+    listed = tenure("contracts", "list", "purchases:both", cwd=tmp_path, PYTHONPATH=ROOT)
+    assert "purchase 1 (not registered)" in listed.stdout
+    assert "review 1 (not registered)" in listed.stdout
+    assert tenure("contracts", "show", "purchases:app", cwd=tmp_path, PYTHONPATH=ROOT).stdout.startswith(
+        "purchase 1: A purchase that a person approves"
+    )
+    assert "approve" in tenure("contracts", "diagram", "purchases:app", cwd=tmp_path, PYTHONPATH=ROOT).stdout
+    verified = tenure("contracts", "verify", "purchases:both", cwd=tmp_path, PYTHONPATH=ROOT)
+    assert verified.returncode == 0, verified.stderr
+    assert [line.split(":")[0] for line in verified.stdout.splitlines() if not line.startswith(" ")] == [
+        "purchase", "review",
+    ]  # fmt: skip
+    several = tenure("contracts", "show", "purchases:both", cwd=tmp_path, PYTHONPATH=ROOT)
+    assert several.returncode == 1
+    assert "has several contracts: purchase, review. Next: name one of them" in several.stderr
+    assert (
+        "declares no contract of its own"
+        in tenure("contracts", "show", "purchases:none", cwd=tmp_path, PYTHONPATH=ROOT).stderr
+    )
+
+
+def test_migrate_registers_the_contracts_that_it_is_given_each_once(tmp_path: Path, dsn: str) -> None:
+    (tmp_path / "purchases.py").write_text(OWN_APP)
+    given = ["--app", "purchases:app", "--contract", "purchases:PURCHASE", "--contract", "purchases:REVIEW"]
+    done = tenure("migrate", *given, "--database-url", dsn, cwd=tmp_path, PYTHONPATH=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "registered" in line] == [
+        "registered contract purchase 1", "registered contract review 1",
+    ]  # fmt: skip
+    assert "registered" not in tenure("migrate", "--database-url", dsn, cwd=tmp_path, PYTHONPATH=ROOT).stdout
+    assert (
+        "purchase 1 (registered"
+        in tenure("contracts", "list", "--database-url", dsn, cwd=tmp_path, PYTHONPATH=ROOT).stdout
+    )
+    printed = tenure("migrate", "--print", "--app", "purchases:app", cwd=tmp_path, PYTHONPATH=ROOT)
+    assert "tenure_purchase" in printed.stdout

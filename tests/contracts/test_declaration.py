@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Contract, Event, Heartbeat, Hop, Jitter, RetryVerdict, paths
-from tenure.contracts.versions import breaking_changes, from_description
+from tenure.contracts.declaration import Contract, Event, Hop, RetryVerdict
+from tenure.contracts.notation import path
+from tenure.contracts.numbers import Heartbeat, Jitter
+from tenure.contracts.stored_form import from_description
+from tenure.contracts.versions import breaking_changes
 from tenure.errors import Unsound
 
 PHASE27, GATE_B2, RELIABILITY = BUILT_IN["phase27"], BUILT_IN["gate_b2"], BUILT_IN["reliability"]
 
 every_contract = pytest.mark.parametrize("name", BUILT_IN)
 
-NEVER_ORPHANED = Heartbeat(default_ms=15_000, minimum_ms=10_000, maximum_ms=30_000, missed=0)
+NEVER_ORPHANED = Heartbeat(seconds=15, minimum_seconds=10, maximum_seconds=30, missed=0)
 
 
 @every_contract
@@ -142,15 +145,15 @@ def test_digest_ignores_the(what: str, name: str) -> None:
 def test_digest_changes_with_any_hop(name: str) -> None:
     contract = BUILT_IN[name]
     digests = {contract.digest()}
-    for at, path in enumerate(contract.paths):
-        for step, hop in enumerate(path.hops):
+    for at, way in enumerate(contract.paths):
+        for step, hop in enumerate(way.hops):
             for state, roles in contract.states.items():
                 for role in roles:
-                    hops = (*path.hops[:step], Hop(state, role), *path.hops[step + 1 :])
-                    changed = (*contract.paths[:at], replace(path, hops=hops), *contract.paths[at + 1 :])
+                    hops = (*way.hops[:step], Hop(state, role), *way.hops[step + 1 :])
+                    changed = (*contract.paths[:at], replace(way, hops=hops), *contract.paths[at + 1 :])
                     if Hop(state, role) == hop or (other := _digest_if_sound(contract, changed)) is None:
                         continue
-                    assert other not in digests, f"{path.trigger} by {hop.state} or {state} {role} looks the same"
+                    assert other not in digests, f"{way.trigger} by {hop.state} or {state} {role} looks the same"
                     digests.add(other)
 
 
@@ -239,7 +242,7 @@ def _changed(contract: Contract, change: Callable[[dict[str, Any]], Any]) -> Con
 def _paused(contract: Contract) -> Contract:
     """Another state with ways in and out, an optional event key and another event: all of it additive."""
     states = {**contract.states, "paused": ("waiting",)}
-    more = paths(states, ("hand_back", "running > paused"), ("promote", "paused > queued", {"due": "now"}))
+    more = (path("hand_back", "running > paused", due="keep"), path("promote", "paused > queued", due="now"))
     events = [replace(event, keys={**event.keys, "when": "ts_text"}, optional=("when",)) for event in contract.events]
     events += [Event("resumed", ("promote",), {"ts": "ts_text"}), Event("paused", ("hand_back",), {})]
     return replace(contract, version="2", states=states, paths=(*contract.paths, *more), events=tuple(events))
@@ -253,10 +256,10 @@ def test_added_states_paths_events_and_keys_are_compatible() -> None:
 
 
 def _without_failed(declared: dict[str, Any]) -> None:
-    declared["paths"] = [path for path in declared["paths"] if path["choice"] is None]
-    for path in declared["paths"]:
-        if path["trigger"] == "fatal":
-            path.update(hops=[{"state": "dead_lettered", "role": "done"}], letter="exhausted_retries")
+    declared["paths"] = [way for way in declared["paths"] if way["choice"] is None]
+    for way in declared["paths"]:
+        if way["trigger"] == "fatal":
+            way.update(hops=[{"state": "dead_lettered", "role": "done"}], letter="exhausted_retries")
     del declared["states"]["failed"]
     declared["events"][5]["on"] = ["exhaust", "fatal", "expire_at_cap", "dead_letter", "compensation_failed"]
     declared["events"] = [event for event in declared["events"] if event["name"] != "job_failed"]

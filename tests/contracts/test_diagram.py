@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Contract, paths, states
+from tenure.contracts.declaration import Contract
 from tenure.contracts.diagram import to_mermaid, to_svg
+from tenure.contracts.notation import path, states
 
 _STATES = states(todo="ready", taken="leased", doing="active", later="waiting", end="done", given_up="done")
 #: A state named as a word of Mermaid's, an edge from a state to itself, a path asked for by name.
@@ -24,17 +25,16 @@ ERRANDS = replace(
     initial="todo",
     events=(),
     views=BUILT_IN["phase27"].views[:1],
-    paths=paths(
-        _STATES,
-        ("claim", "todo > taken"),
-        ("start", "taken > doing"),
-        ("reclaim", "taken|doing > taken"),
-        ("succeed", "doing > end"),
-        ("retry", "doing > later", {"due": "backoff"}),
-        ("promote", "later > todo", {"due": "now"}),
-        ("exhaust", "doing > given_up"),
-        ("exhaust", "doing > end", {"choice": "end"}),
-        ("expire_at_cap", "taken|doing > given_up"),
+    paths=(
+        path("claim", "todo > taken"),
+        path("start", "taken > doing"),
+        path("reclaim", "taken|doing > taken"),
+        path("succeed", "doing > end"),
+        path("retry", "doing > later", due="backoff"),
+        path("promote", "later > todo", due="now"),
+        path("exhaust", "doing > given_up"),
+        path("exhaust", "doing > end", choice="end"),
+        path("expire_at_cap", "taken|doing > given_up"),
     ),
 )
 
@@ -121,11 +121,11 @@ def test_mermaid_has_every_edge_with_its_triggers_and_no_other(contract: Contrac
     edges = mermaid_edges(to_mermaid(contract))
     assert edges.keys() == contract.edges().keys()
     assert {said.split(" [")[0] for triggers in edges.values() for said in triggers} == contract.triggers()
-    for path in contract.paths:
-        said = f"{path.trigger} [{path.choice}]" if path.choice else path.trigger
-        for source in path.sources:
-            assert said in edges[source, path.hops[0].state]
-        for before, after in pairwise(path.hops):
+    for way in contract.paths:
+        said = f"{way.trigger} [{way.choice}]" if way.choice else way.trigger
+        for source in way.sources:
+            assert said in edges[source, way.hops[0].state]
+        for before, after in pairwise(way.hops):
             assert said in edges[before.state, after.state]
 
 

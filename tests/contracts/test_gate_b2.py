@@ -13,7 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.contracts.declaration import Hop, Jitter, Path, Retryable
+from tenure.contracts.declaration import Hop, Path, Retryable
+from tenure.contracts.numbers import Jitter
 from tenure.errors import BadInput, ContractChanged, IdempotencyConflict, InvalidTransition, StaleLease, Unsound
 from tenure.jobs.job import Held, NewJob
 from tenure.jobs.outcome import Enqueued, Moved
@@ -294,7 +295,7 @@ def test_the_frozen_machine_cannot_be_changed_under_its_version_but_its_paramete
         with pytest.raises(ContractChanged):
             migrate(dsn, {"gate_b2": contract})
     assert db.sql("select * from tenure.contract where name = 'gate_b2'") == registered
-    parameters = replace(GATE_B2, backoff=replace(backoff, base_ms=500, cap_ms=60_000))
+    parameters = replace(GATE_B2, backoff=replace(backoff, base_seconds=0.5, cap_seconds=60))
     assert migrate(dsn, {"gate_b2": parameters}).registered == []
     assert Settings.load({"WORKER_MAX_RETRIES": "3"}).numbers == {"gate_b2": {"max_attempts": 3}}
     for other in ("2", "4", "0"):

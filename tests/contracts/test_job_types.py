@@ -218,7 +218,7 @@ async def test_a_types_backoff_is_the_contracts_form_with_the_types_numbers(
     own = JobType("slow", contract, max_attempts=limit, backoff_base_ms=40_000, backoff_cap_ms=90_000)
     await store.types.declare([own])
     for kind, form in (
-        ("slow", replace(BUILT_IN[contract].backoff, base_ms=40_000, cap_ms=90_000)),
+        ("slow", replace(BUILT_IN[contract].backoff, base_seconds=40, cap_seconds=90)),
         ("other", BUILT_IN[contract].backoff),
     ):
         job_id = await make(store, contract, kind, max_attempts=limit)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Backoff, Jitter
+from tenure.contracts.numbers import Backoff, Jitter
 from tenure.errors import NotDue, StaleLease
 from tenure.jobs.job import Failure, Held, Job, NewJob
 from tenure.jobs.outcome import Moved
@@ -185,7 +185,7 @@ async def test_standard_gives_up_on_an_error_that_cannot_get_better(store: Store
 
 @pytest.mark.parametrize("claims", [100, 101, 102, 1000])
 def test_the_largest_numbers_that_are_allowed_wait_for_the_cap(db: Harness, claims: int) -> None:
-    form = Backoff(base_ms=86_400_000, cap_ms=604_800_000, jitter=Jitter(form="multiply", low=1, high=1), factor=2)
+    form = Backoff(base_seconds=86_400, cap_seconds=604_800, jitter=Jitter(form="multiply", low=1, high=1), factor=2)
     query = "select tenure.backoff_ms(7, %s, 0, %s, %s, %s, 'multiply', 1, 1, false)"
     assert db.value(query, claims, form.base_ms, form.factor, form.cap_ms) == form.cap_ms
     assert delay_ms(form, 7, claims) == form.cap_ms

@@ -11,7 +11,8 @@ import pytest
 import tenure
 from tenure.app import App
 from tenure.client.remote import RemoteClient
-from tenure.contracts.declaration import Contract, Event, View, paths
+from tenure.contracts.declaration import Contract, Event, View
+from tenure.contracts.notation import path
 from tenure.contracts.versions import breaking_changes
 from tenure.errors import ContractChanged
 from tenure.postgres.migrate import migrate
@@ -32,7 +33,7 @@ KEYS = {event.name: set(event.keys) for event in RELIABILITY.events}
 def next_version() -> Contract:
     """Version 1.1: a state to wait in, two events, a column, and keys that only some events have."""
     states = {**RELIABILITY.states, "paused": ("waiting",)}
-    more = paths(states, ("hand_back", "running > paused", {"due": "given"}), ("promote", "paused > queued"))
+    more = (path("hand_back", "running > paused", due="given"), path("promote", "paused > queued", due="keep"))
     events = [
         replace(event, keys={**event.keys, "due_at": "due"}, optional=("due_at",)) for event in RELIABILITY.events
     ]

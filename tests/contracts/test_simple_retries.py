@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.contracts.declaration import Jitter
+from tenure.contracts.numbers import Jitter
 from tenure.contracts.simple import SIMPLE
 from tenure.errors import Refused, Unsound
 from tenure.jobs.job import Failure, Job, NewJob

@@ -22,9 +22,9 @@ from tenure.contracts.declaration import (
     Retryable,
     RetryVerdict,
     View,
-    paths,
 )
-from tenure.contracts.versions import from_description
+from tenure.contracts.notation import path
+from tenure.contracts.stored_form import from_description
 from tenure.errors import ContractError, Unsound
 
 PHASE27, DISPATCHER, GATE_B2 = BUILT_IN["phase27"], BUILT_IN["dispatcher"], BUILT_IN["gate_b2"]
@@ -35,7 +35,7 @@ Break = Callable[[], Contract]
 
 def adding(contract: Contract, trigger: str, way: str, **options: Any) -> Contract:
     """The contract with one more path."""
-    return replace(contract, paths=(*contract.paths, *paths(contract.states, (trigger, way, options))))
+    return replace(contract, paths=(*contract.paths, path(trigger, way, **options)))
 
 
 def without(contract: Contract, *triggers: str) -> Contract:
@@ -46,7 +46,7 @@ def without(contract: Contract, *triggers: str) -> Contract:
 def instead(contract: Contract, trigger: str, way: str, **options: Any) -> Contract:
     """The contract with another path in the place of a trigger's own."""
     others = tuple(path for path in contract.paths if path.trigger != trigger)
-    return replace(contract, paths=(*others, *paths(contract.states, (trigger, way, options))))
+    return replace(contract, paths=(*others, path(trigger, way, **options)))
 
 
 def knowing(contract: Contract, state: str, *roles: Any) -> Contract:
@@ -111,7 +111,8 @@ STATES_AND_HOPS: Mapping[str, tuple[Break, list[str]]] = {
     ),
     "an unknown trigger": (
         lambda: adding(PHASE27, "explode", "running > failed"),
-        [f"path explode: unknown trigger; triggers are {', '.join(sorted(TRIGGERS))}"],
+        [f"path explode: unknown trigger; triggers are {', '.join(sorted(TRIGGERS))}. "
+         "Any other is a person's decision, for which running does not wait"],
     ),
     "an unknown role": (
         lambda: knowing(PHASE27, "queued", "ready", "sleeping"),
@@ -130,7 +131,8 @@ STATES_AND_HOPS: Mapping[str, tuple[Break, list[str]]] = {
         lambda: replace(PHASE27, initial="new"), ["initial state new is not declared"],
     ),
     "an initial state that is not ready": (
-        lambda: replace(PHASE27, initial="running"), ["initial state running is not ready"],
+        lambda: replace(PHASE27, initial="running"),
+        ["initial state running is not ready, and does not wait for a decision either"],
     ),
     "a name that SQL would have to quote": (
         lambda: replace(PHASE27, name="Phase 27"),
@@ -158,8 +160,10 @@ LIVES: Mapping[str, tuple[Break, list[str]]] = {
     ),
     "retries that wait for a promote that does not exist": (
         lambda: without(DISPATCHER, "promote"),
-        [f"path retry: ends in Failed, {NO_WAY_BACK}", f"path expire: ends in Failed, {NO_WAY_BACK}",
-         "counter attempt: counts on promote, but no path has that trigger", "a waiting state needs a promote path"],
+        ["state Failed is waiting, but nothing ends its wait: for a time, write path('promote', 'Failed > STATE'); "
+         "for a person's decision, a path of your own words, as path('approve', 'Failed > STATE')",
+         f"path retry: ends in Failed, {NO_WAY_BACK}", f"path expire: ends in Failed, {NO_WAY_BACK}",
+         "counter attempt: counts on promote, but no path has that trigger"],
     ),
     "a promote that does not make ready": (
         lambda: adding(DISPATCHER, "promote", "Failed > Running", choice="at once"),
@@ -167,11 +171,12 @@ LIVES: Mapping[str, tuple[Break, list[str]]] = {
     ),
     "a retry without an exhaust": (
         lambda: without(PHASE27, "exhaust"),
-        ["state running: retries, but no exhaust path ends it",
+        ["state running: retries, but no exhaust path ends it; write path('exhaust', 'running > STATE')",
          "event task.failed: is emitted on exhaust, which this contract does not have"],
     ),
     "a ready state that no claim takes": (
-        lambda: instead(GATE_B2, "claim", "queued > running"), ["state retrying is ready, but no claim path takes it"],
+        lambda: instead(GATE_B2, "claim", "queued > running"),
+        ["state retrying is ready, but no claim path takes it; write path('claim', 'retrying > STATE')"],
     ),
     "a claim of two hops": (
         lambda: instead(RELIABILITY, "claim", "queued > assigned > running"),
@@ -184,23 +189,29 @@ LIVES: Mapping[str, tuple[Break, list[str]]] = {
     ),
     "a leased state that nothing starts": (
         lambda: described(RELIABILITY, lambda d: d["states"].update(running=["active", "leased"])),
-        ["state running is never reached as leased", "state running is leased, but no start path leads on"],
+        ["state running is never reached as leased",
+         "state running is leased, but no start path leads on; write path('start', 'running > STATE')"],
     ),
     "an active state that cannot succeed": (
         lambda: described(RELIABILITY, lambda d: d["states"].update(assigned=["leased", "active"])),
-        ["state assigned is never reached as active", "state assigned is active, but no succeed path leads on",
-         "retryable: class TransientError leads to retry, but assigned has no such path",
-         "retryable: class PermanentError leads to fatal, but assigned has no such path"],
+        ["state assigned is never reached as active",
+         "state assigned is active, but no succeed path leads on; write path('succeed', 'assigned > STATE')",
+         "retryable: class TransientError leads to retry, but assigned has no such path; "
+         "write path('retry', 'assigned > STATE')",
+         "retryable: class PermanentError leads to fatal, but assigned has no such path; "
+         "write path('fatal', 'assigned > STATE')"],
     ),
     "a dead worker's job without a way back": (
         lambda: without(PHASE27, "reclaim"),
-        ["state running: a dead worker's job has no way back (no expire or reclaim path)",
+        ["state running: a dead worker's job has no way back (no expire or reclaim path); "
+         "write path('expire', 'running > STATE')",
          "counter attempt: counts on reclaim, but no path has that trigger",
          "event task.running: is emitted on reclaim, which this contract does not have"],
     ),
     "a dead worker's last claim without an end": (
         lambda: instead(RELIABILITY, "expire_at_cap", "running > dead_lettered", letter="timeout"),
-        ["state assigned: a dead worker's last claim has no end (no expire_at_cap path)"],
+        ["state assigned: a dead worker's last claim has no end (no expire_at_cap path); "
+         "write path('expire_at_cap', 'assigned > STATE')"],
     ),
     "a start that falls back inside an epoch": (
         lambda: adding(RELIABILITY, "start", "assigned > queued", choice="again"),
@@ -313,7 +324,6 @@ NAMED: Mapping[str, tuple[Break, str]] = {
     "a view of rows that do not exist": (
         lambda: described(PHASE27, lambda d: d["views"][0].update(rows="moods")), "view tasks",
     ),
-    "a view of events under a contract without events": (lambda: replace(PHASE27, events=()), "view task_events"),
     "two views of one name": (lambda: replace(PHASE27, views=(*PHASE27.views, PHASE27.views[0])), "view tasks"),
     "an unknown rule for the due time": (lambda: instead(PHASE27, "retry", "running > queued", due="soon"), "soon"),
     "an unknown kind of dead letters": (lambda: replace(PHASE27, dead_letters=bad_letters("buried")), "buried"),

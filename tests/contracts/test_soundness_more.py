@@ -9,19 +9,11 @@ from typing import Any
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import (
-    Contract,
-    DeadLetterRules,
-    Heartbeat,
-    Hop,
-    Jitter,
-    Path,
-    Retryable,
-    View,
-    paths,
-    states,
-)
-from tenure.contracts.versions import breaking_changes, from_description
+from tenure.contracts.declaration import Contract, DeadLetterRules, Hop, Path, Retryable, View
+from tenure.contracts.notation import path, states
+from tenure.contracts.numbers import Heartbeat, Jitter
+from tenure.contracts.stored_form import from_description
+from tenure.contracts.versions import breaking_changes
 from tenure.errors import Unsound
 
 PHASE27, RELIABILITY, STANDARD = BUILT_IN["phase27"], BUILT_IN["reliability"], BUILT_IN["standard"]
@@ -31,20 +23,19 @@ Break = Callable[[], object]
 _STATES = states(asked="ready", given="leased", doing="active", made="done", spoilt="done")
 
 
-def lost_work(*ways: tuple[Any, ...]) -> Contract:
+def lost_work(*ways: Path) -> Contract:
     """A contract with two held states, in which a lost worker's job goes these ways."""
     return replace(
         PHASE27,
         states=_STATES,
         initial="asked",
-        paths=paths(
-            _STATES,
-            ("claim", "asked > given"),
-            ("start", "given > doing"),
-            ("succeed", "doing > made"),
-            ("retry", "doing > asked", {"due": "backoff"}),
-            ("exhaust", "doing > spoilt"),
-            ("expire_at_cap", "given|doing > spoilt"),
+        paths=(
+            path("claim", "asked > given"),
+            path("start", "given > doing"),
+            path("succeed", "doing > made"),
+            path("retry", "doing > asked", due="backoff"),
+            path("exhaust", "doing > spoilt"),
+            path("expire_at_cap", "given|doing > spoilt"),
             *ways,
         ),
         counter=replace(PHASE27.counter, on=("claim",)),
@@ -87,11 +78,11 @@ RECLAIMED = "expires, while another state is reclaimed; a contract does one or t
 
 CASES: Mapping[str, tuple[Break, list[str]]] = {
     "reclaim in one held state and expire in the other": (
-        lambda: lost_work(("reclaim", "doing > doing"), ("expire", "given > asked", {"due": "now"})),
+        lambda: lost_work(path("reclaim", "doing > doing"), path("expire", "given > asked", due="now")),
         [f"state given: {RECLAIMED}"],
     ),
     "expire in one held state and reclaim in the other": (
-        lambda: lost_work(("reclaim", "given > given"), ("expire", "doing > asked", {"due": "now"})),
+        lambda: lost_work(path("reclaim", "given > given"), path("expire", "doing > asked", due="now")),
         [f"state doing: {RECLAIMED}"],
     ),
     "a cancel mode without a cancel path": (
@@ -133,11 +124,11 @@ CASES: Mapping[str, tuple[Break, list[str]]] = {
         ["""view tasks: 'id" int, "x' must be lower case letters, digits and _, at most 40"""],
     ),
     "an arrow in a way": (
-        lambda: paths(PHASE27.states, ("claim", "queued -> running")),
+        lambda: path("claim", "queued -> running"),
         ["path claim: write 'queued -> running' with > between the states"],
     ),
     "a typographic arrow in a way": (
-        lambda: paths(PHASE27.states, ("claim", "queued → running")),
+        lambda: path("claim", "queued → running"),
         ["path claim: write 'queued → running' with > between the states"],
     ),
     "a counter on a text": (
@@ -145,11 +136,11 @@ CASES: Mapping[str, tuple[Break, list[str]]] = {
         ["counter attempt: counts on a tuple of triggers, so write ('claim',)"],
     ),
     "a lease that is a text": (
-        lambda: replace(PHASE27, lease=replace(PHASE27.lease, default_ms=untyped("60000"))),
-        ["lease_ms must be a whole number, not '60000'"],
+        lambda: replace(PHASE27, lease=replace(PHASE27.lease, seconds=untyped("60"))),
+        ["lease_ms must be a whole number, not '60'"],
     ),
     "a lease that is yes": (
-        lambda: replace(PHASE27, lease=replace(PHASE27.lease, default_ms=untyped(True))),
+        lambda: replace(PHASE27, lease=replace(PHASE27.lease, seconds=untyped(True))),
         ["lease_ms must be a whole number, not True"],
     ),
     "a limit that is half": (
@@ -185,8 +176,8 @@ def test_description_is_refused_for_the_same_faults(what: str) -> None:
 
 
 def test_either_way_back_is_sound_in_both_held_states() -> None:
-    assert lost_work(("reclaim", "given|doing > doing")).path("reclaim")
-    assert lost_work(("expire", "given|doing > asked", {"due": "now"})).path("expire")
+    assert lost_work(path("reclaim", "given|doing > doing")).path("reclaim")
+    assert lost_work(path("expire", "given|doing > asked", due="now")).path("expire")
     assert cancelled_from(PHASE27, "queued", "running", modes=("soft", "hard")).cancel_modes == ("soft", "hard")
 
 
@@ -194,10 +185,10 @@ def reclaiming(contract: Contract) -> Contract:
     """The contract with reclaim in the place of expire."""
     others = tuple(path for path in contract.paths if path.trigger != "expire")
     events = tuple(event for event in contract.events if event.on != ("expire",))
-    return replace(contract, paths=(*others, *paths(contract.states, ("reclaim", "running > running"))), events=events)
+    return replace(contract, paths=(*others, path("reclaim", "running > running")), events=events)
 
 
-BEAT = Heartbeat(default_ms=5_000, minimum_ms=1_000, maximum_ms=60_000, missed=3)
+BEAT = Heartbeat(seconds=5, minimum_seconds=1, maximum_seconds=60, missed=3)
 
 CHANGES: Mapping[str, tuple[Contract, Contract, str]] = {
     "a new way to reclaim": (STANDARD, reclaiming(STANDARD), "expired jobs are reclaimed in place now"),
@@ -235,5 +226,5 @@ def test_later_version_is_refused_for(what: str) -> None:
 
 def test_other_numbers_of_the_same_beat_are_an_additive_change() -> None:
     old = replace(STANDARD, lease=replace(STANDARD.lease, heartbeat=BEAT))
-    new = replace(old, version="2", lease=replace(old.lease, heartbeat=replace(BEAT, default_ms=2_000)))
+    new = replace(old, version="2", lease=replace(old.lease, heartbeat=replace(BEAT, seconds=2)))
     assert list(breaking_changes(old, new)) == []

@@ -14,7 +14,8 @@ import pytest
 
 import tenure.model.explore
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import HELD, Contract, Role, paths
+from tenure.contracts.declaration import HELD, Contract, Role
+from tenure.contracts.notation import path
 from tenure.model.counterexample import Counterexample
 from tenure.model.explore import Report, explore, is_explorable
 from tenure.model.invariants import INVARIANTS
@@ -276,11 +277,13 @@ def test_progress_is_told_after_each_step_of_all_histories() -> None:
 def test_a_first_run_that_differs_from_later_ones_is_explored_with_a_budget_of_one() -> None:
     states: dict[str, tuple[Role, ...]] = {**PHASE27.states, "trying": ("active",), "again": ("ready",)}
     ways = (
-        ("claim", "queued > trying"), ("claim", "again > running"), ("succeed", "trying|running > completed"),
-        ("retry", "trying|running > again"), ("expire", "trying|running > again"), ("exhaust", "running > failed"),
-        ("expire_at_cap", "trying|running > failed"),
+        path("claim", "queued > trying"), path("claim", "again > running"),
+        path("succeed", "trying|running > completed"),
+        path("retry", "trying|running > again"), path("expire", "trying|running > again"),
+        path("exhaust", "running > failed"),
+        path("expire_at_cap", "trying|running > failed"),
     )  # fmt: skip
-    contract = declared(PHASE27, lambda sound: replace(sound, states=states, paths=paths(states, *ways)))
+    contract = declared(PHASE27, lambda sound: replace(sound, states=states, paths=ways))
     told = story(explore(contract), "retries")
     assert (told.runs, len(told.moves)) == (1, 2)
     # With an end for the first run too, all is well.

@@ -68,7 +68,7 @@ MUTANTS = (
         "policy-violation-only-failed",
         "A policy violation ends a job without a dead letter",
         _RELIABILITY,
-        '        "PolicyViolation": declare.RetryVerdict("dead_letter", "policy_violation"),\n',
+        '        "PolicyViolation": RetryVerdict("dead_letter", "policy_violation"),\n',
         "",
         (
             f"{_REASONS}::test_a_policy_violation_ends_the_job_at_once_although_attempts_are_left",
@@ -95,7 +95,7 @@ MUTANTS = (
         "timeout-named-exhaustion",
         "A job whose last attempt ran too long is set aside as exhausted_retries",
         _RELIABILITY,
-        '        "TimeoutError": declare.RetryVerdict("retry", "timeout"),\n',
+        '        "TimeoutError": RetryVerdict("retry", "timeout"),\n',
         "",
         (f"{_TRIED_AGAIN}[timeout]",),
     ),
@@ -151,8 +151,8 @@ MUTANTS = (
         "start-shown-twice",
         "A start shows as two events",
         _RELIABILITY,
-        '        declare.event("job_started", "start", _WHY),\n',
-        '        declare.event("job_started", "start", _WHY),\n' * 2,
+        '        event("job_started", "start", _WHY),\n',
+        '        event("job_started", "start", _WHY),\n' * 2,
         (
             "contracts/test_reliability.py::test_the_start_call_is_the_first_heartbeat",
             "contracts/test_reliability_events.py::test_a_thousand_jobs_of_eight_claimers_make_exactly_three_thousand_events",

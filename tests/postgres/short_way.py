@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Heartbeat, Lease
+from tenure.contracts.numbers import Heartbeat, Lease
 from tenure.errors import Refused
 from tenure.jobs.job import Failure, Held, NewJob
 from tenure.jobs.outcome import Enqueued, Outcome
@@ -29,9 +29,9 @@ SHORT = [name for name, contract in BUILT_IN.items() if BoundContract(contract).
 STRICT = replace(
     BUILT_IN["standard"],
     lease=Lease(
-        default_ms=30_000,
+        seconds=30,
         after_expiry="forfeited",
-        heartbeat=Heartbeat(default_ms=15_000, minimum_ms=10_000, maximum_ms=30_000, missed=2),
+        heartbeat=Heartbeat(seconds=15, minimum_seconds=10, maximum_seconds=30, missed=2),
     ),
 )
 

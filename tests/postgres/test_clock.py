@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Contract, paths, states
+from tenure.contracts.declaration import Contract
+from tenure.contracts.notation import path, states
 from tenure.errors import InvalidTransition
 from tenure.jobs.job import Failure, Job, NewJob
 from tenure.jobs.outcome import Moved
@@ -34,15 +35,14 @@ BREAD: Contract = replace(
     title="Bread: asked, doing, then made, spoilt or dropped",
     states=_STATES,
     initial="asked",
-    paths=paths(
-        _STATES,
-        ("claim", "asked > doing"),
-        ("reclaim", "doing > doing"),
-        ("succeed", "doing > made"),
-        ("retry", "doing > asked", {"due": "backoff"}),
-        ("exhaust", "doing > spoilt"),
-        ("expire_at_cap", "doing > spoilt"),
-        ("cancel", "asked|doing > dropped"),
+    paths=(
+        path("claim", "asked > doing"),
+        path("reclaim", "doing > doing"),
+        path("succeed", "doing > made"),
+        path("retry", "doing > asked", due="backoff"),
+        path("exhaust", "doing > spoilt"),
+        path("expire_at_cap", "doing > spoilt"),
+        path("cancel", "asked|doing > dropped"),
     ),
     views=(),
     events=(),

@@ -12,7 +12,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import Contract, paths
+from tenure.contracts.declaration import Contract
+from tenure.contracts.notation import path
 from tenure.embedded import find_binaries
 from tenure.errors import MigrationChanged, SchemaError, SchemaMissing, SchemaTooNew
 from tenure.jobs.job import Failure, NewJob
@@ -137,7 +138,7 @@ def errand(version: str) -> Contract:
 def paused(contract: Contract) -> Mapping[str, Contract]:
     """The next version of a contract, with one more state."""
     states = {**contract.states, "paused": ("waiting",)}
-    more = paths(states, ("hand_back", "running > paused"), ("promote", "paused > queued", {"due": "now"}))
+    more = (path("hand_back", "running > paused", due="keep"), path("promote", "paused > queued", due="now"))
     return {contract.name: replace(contract, version="next", states=states, paths=(*contract.paths, *more))}
 
 

@@ -10,22 +10,10 @@ import psycopg
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.contracts.declaration import (
-    Backoff,
-    Budget,
-    Contract,
-    Counter,
-    DeadLetterRules,
-    Event,
-    Jitter,
-    Lease,
-    Retryable,
-    RetryVerdict,
-    View,
-    paths,
-    states,
-)
-from tenure.contracts.versions import from_description
+from tenure.contracts.declaration import Contract, DeadLetterRules, Event, Retryable, RetryVerdict, View
+from tenure.contracts.notation import path, states
+from tenure.contracts.numbers import Backoff, Budget, Counter, Jitter, Lease
+from tenure.contracts.stored_form import from_description
 from tenure.errors import ContractChanged, Unsound
 from tenure.jobs.job import Failure, Job, NewJob
 from tenure.jobs.outcome import Moved
@@ -45,20 +33,19 @@ ERRAND = Contract(
     title="Errands: asked, doing, delivered or lost; a failure is shelved",
     states=_STATES,
     initial="asked",
-    paths=paths(
-        _STATES,
-        ("claim", "asked > doing"),
-        ("succeed", "doing > delivered"),
-        ("retry", "doing > shelved", {"due": "backoff"}),
-        ("promote", "shelved > asked", {"due": "now"}),
-        ("exhaust", "doing > lost", {"letter": "too_often"}),
-        ("expire", "doing > shelved", {"due": "now"}),
-        ("expire_at_cap", "doing > lost", {"letter": "runner_lost"}),
+    paths=(
+        path("claim", "asked > doing"),
+        path("succeed", "doing > delivered"),
+        path("retry", "doing > shelved", due="backoff"),
+        path("promote", "shelved > asked", due="now"),
+        path("exhaust", "doing > lost", letter="too_often"),
+        path("expire", "doing > shelved", due="now"),
+        path("expire_at_cap", "doing > lost", letter="runner_lost"),
     ),
     counter=Counter("tries", initial=10, on=("retry",)),
     budget=Budget("patience", default=2),
-    backoff=Backoff(base_ms=100, cap_ms=1_000, jitter=Jitter(form="multiply", low=1, high=1)),
-    lease=Lease(default_ms=5_000),
+    backoff=Backoff(base_seconds=0.1, cap_seconds=1, jitter=Jitter(form="multiply", low=1, high=1)),
+    lease=Lease(seconds=5),
     retryable=Retryable("any"),
     dead_letters=DeadLetterRules("record"),
     views=(
@@ -78,7 +65,7 @@ NEXT = replace(
     ERRAND,
     version="2",
     states={**ERRAND.states, "hopeless": ("done",)},
-    paths=(*ERRAND.paths, *paths({"hopeless": ("done",)}, ("fatal", "doing > hopeless"))),
+    paths=(*ERRAND.paths, path("fatal", "doing > hopeless")),
     retryable=Retryable("class", {"PermanentError": RetryVerdict("fatal")}),
 )
 HOPELESS = Failure("never", type="PermanentError")

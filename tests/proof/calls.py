@@ -17,6 +17,7 @@ LIKELY = {
     "early": {"ripen": 40, "claim": 3, "cancel": 2},
     "ready": {"claim": 25, "cancel": 2},
     "waiting": {"promote": 20, "ripen": 20, "claim": 2, "cancel": 2},
+    "undecided": {"transition": 6, "ripen": 2, "promote": 2, "claim": 2, "cancel": 2},
     "leased": {"start": 40, "lapse": 8, "cancel": 5, "heartbeat": 3, "effect": 3, "hand_back": 2, "fail": 3},
     "active": {
         "fail": 12, "lapse": 12, "cancel": 5, "heartbeat": 3, "effect": 5, "snooze": 4, "hand_back": 4,
@@ -47,7 +48,8 @@ class Calls:
 
     def chosen(self, job: Standing, number: int) -> Action:
         """The call that a number stands for, when the job stands like this."""
-        calls = self._likely[_situation(job)]
+        decides = job.role == "waiting" and self.contract.decisions_from(job.state)
+        calls = self._likely["undecided" if decides else _situation(job)]
         action = calls[number % len(calls)]
         if action.proof == HOLDER:
             return replace(action, proof=job.claims)

@@ -127,6 +127,7 @@ def row_differences(contract: Contract, row: Mapping[str, Any], model: Standing)
         held=row["lease_token"] is not None or row["finisher"] is not None,
         expired=bool(row["expired"]),
         due=row["due"] if row["role"] in ("ready", "waiting") else model.due,
+        timeless=row["due_at"] is None if row["role"] != "done" else model.timeless,
         cancelling=row["cancel_requested_at"] is not None,
         pending=row["pending"] and row["pending"]["trigger"],
         effects=row["undoable"] is True if row["role"] != "done" else model.effects,

@@ -25,6 +25,7 @@ from tenure.postgres.connect import engine_dsn
 from tenure.postgres.registry import Registry
 from tenure.postgres.store import Store
 from tenure.proof.audit import Violation, audit
+from tests.decisions import OWN, register
 from tests.harness import Harness
 from tests.proof.compare import (
     LOOK,
@@ -68,6 +69,8 @@ class Stage:
 
     def __init__(self, dsn: str, contract: Contract) -> None:
         numbers = {"backoff_base_ms": LATER_MS, "backoff_cap_ms": 2 * LATER_MS}
+        if contract.name in OWN:
+            register(dsn, contract)
         self.contract = contract.with_numbers(numbers)
         self.db = Harness(dsn)
         self.db.sql("set plan_cache_mode = force_generic_plan")  # planning over all ranges would cost most of a look
@@ -209,7 +212,7 @@ class Player:
 
     def _pass_time(self, action: Action) -> None:
         db, role = self.stage.db, self.model.role
-        if action.verb == "ripen" and role in ("ready", "waiting"):
+        if action.verb == "ripen" and role in ("ready", "waiting") and not self.model.timeless:
             db.due(self.id)
         elif action.verb == "lapse" and role in HELD:
             if action.flag and self.contract.lease.heartbeat and self.row["last_heartbeat_at"]:

@@ -14,22 +14,24 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.model.step import Action, Standing
+from tests.decisions import OWN
 from tests.proof.explored import Graph, Histories
 from tests.proof.stage import Stage
 
+CONTRACTS = {**BUILT_IN, **OWN}
 #: How many histories at least, and at most.
 SLICE = (20, 40)
 WHOLE = pytest.param((500, 12_000), marks=[pytest.mark.prove, pytest.mark.timeout(1800)])
 
 
 @pytest.mark.parametrize("size", [SLICE, WHOLE])
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", CONTRACTS)
 def test_what_the_explorer_walks_happens_on_postgresql(
     dsn: str, name: str, size: tuple[int, int], record_property: Callable[[str, object], None]
 ) -> None:
     whole = size != SLICE
-    histories = Histories(Graph(BUILT_IN[name], exact=whole), in_passing=None if whole else 3)
-    with Stage(dsn, BUILT_IN[name]) as stage:
+    histories = Histories(Graph(CONTRACTS[name], exact=whole), in_passing=None if whole else 3)
+    with Stage(dsn, CONTRACTS[name]) as stage:
         for played, (born, history) in enumerate(histories.endless(), 1):
             # Every other claim is by queue, and every other lease is lost by missing its beats.
             varied = [

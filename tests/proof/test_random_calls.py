@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tenure.contracts import BUILT_IN
+from tests.decisions import OWN
 from tests.proof.calls import Calls
 from tests.proof.stage import Stage
 
+CONTRACTS = {**BUILT_IN, **OWN}
 #: How many histories, and of how many steps.
 SLICE = (50, 30)
 WHOLE = pytest.param((300, 50), marks=[pytest.mark.prove, pytest.mark.timeout(1200)])
@@ -32,10 +34,10 @@ class Numbers(list[int]):
 
 
 @pytest.mark.parametrize("size", [SLICE, WHOLE])
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", CONTRACTS)
 def test_postgresql_does_what_the_model_does(dsn: str, name: str, size: tuple[int, int]) -> None:
     examples, steps = size
-    calls = Calls(BUILT_IN[name])
+    calls = Calls(CONTRACTS[name])
 
     # Numbers, not actions: which call a number stands for depends on where the job stands. 0 is no call at all, so
     # that a story becomes shorter without the rest of it becoming another one.

@@ -12,11 +12,14 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from tenure.client.direct import DirectClient
+from tenure.client.own_contracts import require_registered
+from tenure.contracts import BUILT_IN
+from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, TenureError, require_extra
 from tenure.settings import Settings
 
@@ -64,12 +67,21 @@ class Connections:
         settings: Settings,
         forgot: Callable[[], None],
         before_close: Callable[[], Awaitable[None]],
+        contracts: Mapping[str, Contract] | None = None,
+        import_target: Callable[[], str] = lambda: "module:app",
     ) -> None:
-        """`forgot` is called when another database replaces this one, `before_close` in a loop whose client closes."""
+        """`forgot` is called when another database replaces this one, `before_close` in a loop whose client closes.
+
+        `contracts` are the application's own, which the database must know; a command finds them by `import_target`.
+        """
         self._url = url
         self._settings = settings
         self._forgot = forgot
         self._before_close = before_close
+        self._contracts = contracts or {}
+        self._import_target = import_target
+        #: The test database that got the application's own contracts.
+        self._registered_in: str | None = None
         self._cluster: Cluster | None = None
         self._changing = threading.Lock()
         self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[JobClient]] = {}
@@ -90,8 +102,9 @@ class Connections:
                 f"this needs a database connection, and only the dispatcher at {self._settings.dispatcher_url} is set. "
                 "Next: run it beside the database, without TENURE_DISPATCHER_URL"
             )
-        if _test_url is not None:
-            return _test_url
+        if (url := _test_url) is not None:
+            self._register_in_test_database(url)
+            return url
         if self._url is not None:
             return self._url
         with self._changing:
@@ -101,8 +114,17 @@ class Connections:
 
                 self._cluster = cluster = acquire_default(refused=self._settings.require_database)
                 atexit.register(self._release_embedded)
-                migrate(cluster.dsn)
+                migrate(cluster.dsn, {**BUILT_IN, **self._contracts})
             return self._cluster.dsn
+
+    def _register_in_test_database(self, url: str) -> None:
+        """Register the application's own contracts, if there are any and the database was made for tests."""
+        with self._changing:
+            if self._contracts and self._registered_in != url:
+                from tenure.postgres.test_databases import register
+
+                register(url, {**BUILT_IN, **self._contracts})
+                self._registered_in = url
 
     async def open(self, connections: int = 4, *, service: bool = False) -> JobClient:
         """A client for the caller alone, who closes it. `service`: one connection is kept for heartbeats."""
@@ -111,7 +133,8 @@ class Connections:
             require_extra("dispatcher", "a dispatcher's client", "httpx2")
             from tenure.client.remote import RemoteClient
 
-            return RemoteClient(settings.dispatcher_url, settings.key, max_bytes=settings.max_payload_bytes)
+            remote = RemoteClient(settings.dispatcher_url, settings.key, max_bytes=settings.max_payload_bytes)
+            return await self._checked(remote)
         from tenure.postgres.connect import CALL_TIMEOUT_MS
         from tenure.postgres.store import Store
 
@@ -120,7 +143,16 @@ class Connections:
             url, numbers=settings.numbers, max_bytes=settings.max_payload_bytes, connections=connections,
             wake=settings.wakeups, heartbeats=service, statement_ms=None if service else CALL_TIMEOUT_MS,
         )  # fmt: skip
-        return DirectClient(store, url if _test_url is not None else settings.direct_url or url)
+        return await self._checked(DirectClient(store, url if _test_url is not None else settings.direct_url or url))
+
+    async def _checked(self, client: JobClient) -> JobClient:
+        """Return the client, after the check that its database knows the application's own contracts."""
+        try:
+            await require_registered(client, self._contracts, self._import_target())
+        except BaseException:
+            await client.close()
+            raise
+        return client
 
     async def client(self) -> JobClient:
         """The shared client of this loop; the first caller opens it, and the others wait."""

@@ -71,6 +71,12 @@ class DirectClient:
             raise JobNotFound(job_id)
         return found[0]
 
+    async def transition(self, job_id: int, to: str, *, reason: str | None, actor: str) -> Moved:
+        """Move a job to a state of its contract, which no claim leads to."""
+        moved = await self.store.transition(job_id, to, reason=reason, actor=actor)
+        assert isinstance(moved, Moved)
+        return moved
+
     async def may_work(self) -> None:
         """A process with a connection to the database may work."""
 
@@ -99,6 +105,11 @@ class DirectClient:
         """Every registered contract in its newest version, with this process's numbers."""
         registered = await self.store.audit.contracts()
         return {name: contract for (name, _), contract in registered.items()}
+
+    async def registered(self, contract: Contract) -> Mapping[str, str]:
+        """Version → digest of every registered version of a contract."""
+        rows = await self.store.audit.registered()
+        return {version: digest for name, version, digest, _ in rows if name == contract.name}
 
     async def due(self, contracts: Sequence[str], worker: LiveWorker) -> list[str]:
         """Those of these contracts that have a due job of the worker's queues and types."""

@@ -24,7 +24,8 @@ from tenure.client.batching import Batcher
 from tenure.client.dispatcher_requests import DispatcherRequests, repeat_if_lost
 from tenure.client.remote_wakeups import poll_wakeups
 from tenure.contracts.declaration import Contract
-from tenure.contracts.versions import from_description
+from tenure.contracts.stored_form import from_description
+from tenure.contracts.versions import breaking_changes
 from tenure.errors import (
     BadInput,
     Busy,
@@ -93,6 +94,13 @@ class RemoteClient:
         self._requests.invalid.update(contract.invalid_transition for contract in found.values())
         return found
 
+    async def registered(self, contract: Contract) -> Mapping[str, str]:
+        """Version → digest of a registered contract. A dispatcher tells the newest version; older ones are in it."""
+        if (newest := (await self.contracts()).get(contract.name)) is None:
+            return {}
+        is_older = newest.version != contract.version and not list(breaking_changes(contract, newest))
+        return {newest.version: newest.digest(), **({contract.version: contract.digest()} if is_older else {})}
+
     def enqueue(self, job: NewJob) -> Awaitable[Enqueued]:
         """Make a job, in one batch with concurrent enqueues."""
         return self._enqueues.ask(self._new(job))
@@ -117,6 +125,14 @@ class RemoteClient:
         body = validation.to_json("cancel", request)
         return await repeat_if_lost(
             lambda: self._requests.send("POST", path, body, responses.moved_or_noted, about=job_id, traced=True)
+        )
+
+    async def transition(self, job_id: int, to: str, *, reason: str | None, actor: str) -> Moved:
+        """Move a job to a state; the log names the owner of the API key, not the actor."""
+        path, asked = f"/api/v1/jobs/{job_id}/transition", {"to": to, "reason": reason, "idempotency_key": _key()}
+        body = validation.to_json("transition", asked)
+        return await repeat_if_lost(
+            lambda: self._requests.send("POST", path, body, responses.moved, about=job_id, traced=True)
         )
 
     async def may_work(self) -> None:

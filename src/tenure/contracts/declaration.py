@@ -5,8 +5,9 @@
     numbers  budget, backoff, lease: settings within the contract's own ranges
     words    the names that the document uses: views, event kinds with their exact keys, error codes
 
-A contract can be written as JSON and read back. An unsound one raises `Unsound` at import (`soundness.py`).
-`tenure migrate` registers it. The engine has no branch on a contract's name.
+`notation.py` has the short forms in which states, paths, events and views are written. A contract can be stored as JSON
+and read back (`stored_form.py`). An unsound one raises `Unsound` at import (`soundness.py`). `tenure migrate` registers
+it. The engine has no branch on a contract's name.
 """
 
 from __future__ import annotations
@@ -15,23 +16,31 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from tenure.contracts.numbers import Backoff, Budget, Counter, Lease
 from tenure.errors import Unsound
 
 Role = Literal["ready", "waiting", "leased", "active", "settling", "done"]
 ROLES: tuple[Role, ...] = get_args(Role)
 HELD: frozenset[Role] = frozenset({"leased", "active"})
 
-#: What can move a job. `fail` is not a trigger: budget and error decide between retry, exhaust and fatal.
+#: What the engine moves a job by. `fail` is not a trigger: budget and error decide between retry, exhaust and fatal.
+#: A path with any other trigger is a decision: a person takes it, by a request for the state that it leads to.
 Trigger = Literal[
     "claim", "reclaim", "start", "succeed", "retry", "exhaust", "fatal", "expire", "expire_at_cap",
     "promote", "settle", "cancel", "dead_letter", "snooze", "hand_back", "compensation_failed",
 ]  # fmt: skip
 TRIGGERS: frozenset[str] = frozenset(get_args(Trigger))
-#: Those that a request for a state may pull, in this order if several lead there.
+#: Those that a request for a state may pull besides decisions, in this order if several lead there.
 REQUESTABLE_TRIGGERS = ("start", "succeed", "cancel", "dead_letter", "fatal", "promote", "retry", "exhaust")
+
+#: Words that mean something else in the log or in a call, so that no decision may be named so.
+RESERVED = frozenset({
+    "fail", "reap", "transition", "compensate", "compensating", "compensated", "heartbeat", "renewed",
+    "cancel_requested", "queue_changed", "made",
+})  # fmt: skip
 
 Due = Literal["keep", "now", "backoff", "given"]
 
@@ -61,78 +70,6 @@ class Path:
     def end(self) -> Hop:
         """The last hop."""
         return self.hops[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """The contract's own count of attempts or retries. Views show it; it is never a fence."""
-
-    name: str
-    initial: int
-    on: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The limit under the document's own name. It allows limit + extra executions, at least one."""
-
-    name: str
-    default: int
-    minimum: int = 1
-    maximum: int = 1000
-    extra: int = 0
-
-    def executions(self, limit: int, raises: int = 0) -> int:
-        """Return how often a job with this limit may be claimed."""
-        return max(1, limit + self.extra) + raises
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Jitter:
-    """How a delay is spread: multiplied by, or lengthened by, a number between low and high."""
-
-    form: Literal["multiply", "add"]
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """Retry delay: base·factor^(n-1), at most cap, spread by the jitter."""
-
-    base_ms: int
-    cap_ms: int
-    jitter: Jitter
-    factor: float = 2.0
-    cap_after_jitter: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """The heartbeat interval, and how many missed heartbeats make a job an orphan."""
-
-    default_ms: int
-    minimum_ms: int
-    maximum_ms: int
-    missed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """How long a claim lasts, and what happens when it expires."""
-
-    default_ms: int
-    minimum_ms: int = 2_000
-    maximum_ms: int = 86_400_000
-    #: Whether a holder may still write after its lease expired and before the job is claimed again.
-    after_expiry: Literal["valid_until_taken", "forfeited"] = "valid_until_taken"
-    #: The error that is stored when a lease expires.
-    error: Mapping[str, Any] = field(default_factory=lambda: {"type": "LeaseExpired", "message": "the lease expired"})
-    heartbeat: Heartbeat | None = None
-    #: A heartbeat renews the lease when at most this share of it is left.
-    renew_at: float = 0.5
-    #: Whether a claim closes the expired leases of its queues before it picks jobs.
-    closed_by_claim: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +135,14 @@ class View:
     objects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+#: What a contract has that does not say otherwise.
+_COUNTER, _BUDGET = Counter(), Budget()
+_BACKOFF, _LEASE = Backoff(base_seconds=1, cap_seconds=600), Lease(seconds=30)
+#: Every error is retried but these two of `tenure.errors`.
+_RETRYABLE = Retryable("class", {"PermanentError": RetryVerdict("fatal"), "ValidationError": RetryVerdict("fatal")})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """A declared lifecycle. Raises `Unsound` if the declaration contradicts itself."""
 
@@ -206,14 +150,17 @@ class Contract:
     version: str
     title: str
     states: Mapping[str, tuple[Role, ...]]
+    #: The state in which a job begins: ready, or waiting for a decision.
     initial: str
     paths: tuple[Path, ...]
-    counter: Counter
-    budget: Budget
-    backoff: Backoff
-    lease: Lease
-    retryable: Retryable
-    views: tuple[View, ...]
+    counter: Counter = _COUNTER
+    budget: Budget = _BUDGET
+    backoff: Backoff = _BACKOFF
+    lease: Lease = _LEASE
+    retryable: Retryable = _RETRYABLE
+    #: Without any: a view `jobs`, a view `events` and, where there are dead letters, a view `dead_letters`.
+    views: tuple[View, ...] = ()
+    #: Without any, where a view shows events: one for each trigger and fact, with its name.
     events: tuple[Event, ...] = ()
     #: Facts that are logged without a state change (heartbeat, cancel_requested, …).
     facts: tuple[str, ...] = ()
@@ -232,9 +179,39 @@ class Contract:
     alerts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        from tenure.contracts.default_views import default_events, default_views
         from tenure.contracts.soundness import check_soundness
 
+        # A state with one role needs no `:role` in a path.
+        object.__setattr__(self, "paths", tuple(_with_roles(path, self.states) for path in self.paths))
+        if not self.views:
+            object.__setattr__(self, "views", default_views(self))
+        if not self.events and any(view.rows == "events" for view in self.views):
+            object.__setattr__(self, "events", default_events(self))
         check_soundness(self)
+
+    @property
+    def initial_role(self) -> Role:
+        """The role in which a job begins: waiting, if its initial state is not ready."""
+        roles = self.states.get(self.initial, ())
+        return "waiting" if "ready" not in roles and "waiting" in roles else "ready"
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """The triggers that are the contract's own words; only a request for a state uses them."""
+        return tuple(dict.fromkeys(path.trigger for path in self.paths if path.trigger not in TRIGGERS))
+
+    @property
+    def requestable(self) -> tuple[str, ...]:
+        """The triggers that a request for a state may use, in this order if several lead there."""
+        closed = self.closed_to_requests
+        return tuple(trigger for trigger in (*self.decisions, *REQUESTABLE_TRIGGERS) if trigger not in closed)
+
+    def decisions_from(self, state: str) -> dict[str, str]:
+        """Return the decisions that may be made in a state: trigger → the state that it leads to."""
+        own = self.decisions
+        paths = [path for path in self.paths if path.trigger in own and state in path.sources and path.hops]
+        return {path.trigger: path.end.state for path in paths}
 
     def path(self, trigger: str, source: str | None = None, choice: str | None = None) -> Path | None:
         """Return the path of a trigger (from a state), or None if the contract has none."""
@@ -295,21 +272,22 @@ class Contract:
         if unknown := sorted(number for number in numbers if self.numbers().get(number) is None):
             raise Unsound(self.name, [f"has no number {number}" for number in unknown])
         values: dict[str, Any] = {**self.numbers(), **numbers}
-        heartbeat = self.lease.heartbeat and replace(self.lease.heartbeat, default_ms=values["heartbeat_ms"])
+        seconds = {name: value / 1_000 for name, value in values.items() if name.endswith("_ms") and value is not None}
+        heartbeat = self.lease.heartbeat and replace(self.lease.heartbeat, seconds=seconds["heartbeat_ms"])
         return replace(
             self,
-            lease=replace(self.lease, default_ms=values["lease_ms"], heartbeat=heartbeat),
+            lease=replace(self.lease, seconds=seconds["lease_ms"], heartbeat=heartbeat),
             budget=replace(self.budget, default=values["max_attempts"]),
-            backoff=replace(self.backoff, base_ms=values["backoff_base_ms"], cap_ms=values["backoff_cap_ms"]),
+            backoff=replace(
+                self.backoff, base_seconds=seconds["backoff_base_ms"], cap_seconds=seconds["backoff_cap_ms"]
+            ),
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the declaration as JSON values. Empty `optional` keys are omitted, so older releases can read it."""
-        declared: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        for event in declared["events"]:
-            if not event["optional"]:
-                del event["optional"]
-        return declared
+        """Return the declaration as JSON values."""
+        from tenure.contracts.stored_form import to_description
+
+        return to_description(self)
 
     def machine(self) -> dict[str, Any]:
         """Return what registration freezes: everything except the numbers that settings may change."""
@@ -326,42 +304,12 @@ class Contract:
         return hashlib.sha256(json.dumps(self.machine(), sort_keys=True).encode()).hexdigest()
 
 
-def view(name: str, rows: Any, columns: str, **objects: str) -> View:
-    """Declare a view: `view("tasks", "jobs", "task_id=id type")` shows the field `id` as `task_id`, and `type`."""
-    return View(name, rows, _fields(columns), {column: _fields(keys) for column, keys in objects.items()})
+def _with_roles(path: Path, states: Mapping[str, tuple[Role, ...]]) -> Path:
+    """Return the path with the role of each hop whose state has only one; "" where the hop must name one."""
 
+    def with_role(hop: Hop) -> Hop:
+        named: str = hop.role
+        known = states.get(hop.state, ())
+        return Hop(hop.state, known[0]) if not named and len(known) == 1 else hop
 
-def event(name: str, on: str, keys: str = "", *, fades: bool = False) -> Event:
-    """Declare an event by its triggers and keys: `event("dead", "exhaust fatal", "reason due_at=due")`."""
-    return Event(name, tuple(on.split()), _fields(keys), fades=fades)
-
-
-def _fields(text: str) -> dict[str, str]:
-    """Return name → field of the words `name=field`; a word without a field shows the field of that name."""
-    pairs = [word.partition("=") for word in text.split()]
-    return {name: field or name for name, _, field in pairs}
-
-
-def states(**names: str) -> dict[str, tuple[Role, ...]]:
-    """Declare states with their roles: `states(queued="ready", Failed="waiting done")`."""
-    return {name: tuple(roles.split()) for name, roles in names.items()}  # type: ignore[arg-type]
-
-
-def paths(declared: Mapping[str, tuple[Role, ...]], *rows: tuple[Any, ...]) -> tuple[Path, ...]:
-    """Declare paths as rows of (trigger, "source|source > state > state:role", options)."""
-    return tuple(_path(declared, *row) for row in rows)
-
-
-def _path(
-    declared: Mapping[str, tuple[Role, ...]], trigger: str, route: str, options: Mapping[str, Any] | None = None
-) -> Path:
-    if "->" in route or "→" in route:
-        raise Unsound("being declared", [f"path {trigger}: write {route!r} with > between the states"])
-    sources, *steps = [step.strip() for step in route.split(">")]
-    hops = []
-    for step in steps:
-        state, _, role = step.partition(":")
-        known = declared.get(state, ())
-        # A state with one role needs no `:role`. With several roles the hop must name one.
-        hops.append(Hop(state, role or (known[0] if len(known) == 1 else "")))  # type: ignore[arg-type]
-    return Path(trigger, tuple(source.strip() for source in sources.split("|")), tuple(hops), **(options or {}))
+    return replace(path, hops=tuple(map(with_role, path.hops)))

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from tenure.contracts import declaration as declare
-
-_STATES = declare.states(queued="ready", running="active", completed="done", failed="done")
+from tenure.contracts.declaration import Contract, Retryable
+from tenure.contracts.notation import event, path, states, view
+from tenure.contracts.numbers import Backoff, Budget, Counter, Jitter, Lease
 
 #: Keys that every event of the document has.
 _RUN = "ts=ts_text task_id=job_id_text run_id=run actor attempt=counter"
 _FAILED = f"{_RUN} max_attempts=limit terminal error"
 
-PHASE27 = declare.Contract(
+PHASE27 = Contract(
     name="phase27",
     version="1",
     title="Phase 27: task worker failure and retry semantics (document 000)",
-    states=_STATES,
+    states=states(queued="ready", running="active", completed="done", failed="done"),
     initial="queued",
-    paths=declare.paths(
-        _STATES,
-        ("claim", "queued > running"),
-        ("reclaim", "running > running"),
-        ("succeed", "running > completed"),
-        ("retry", "running > queued", {"due": "backoff"}),
-        ("exhaust", "running > failed"),
-        ("expire_at_cap", "running > failed"),
+    paths=(
+        path("claim", "queued > running"),
+        path("reclaim", "running > running"),
+        path("succeed", "running > completed"),
+        path("retry", "running > queued", due="backoff"),
+        path("exhaust", "running > failed"),
+        path("expire_at_cap", "running > failed"),
     ),
-    counter=declare.Counter("attempt", initial=0, on=("claim", "reclaim")),
-    budget=declare.Budget("max_attempts", default=5),
+    counter=Counter("attempt", initial=0, on=("claim", "reclaim")),
+    budget=Budget("max_attempts", default=5),
     # As the document says, the jitter comes after the cap: a delay may exceed the cap by up to 30 %.
-    backoff=declare.Backoff(base_ms=1_500, cap_ms=60_000, jitter=declare.Jitter(form="multiply", low=0.7, high=1.3)),
-    lease=declare.Lease(
-        default_ms=60_000, error={"type": "LeaseExpired", "message": "lease expired", "code": "LEASE_EXPIRED"}
+    backoff=Backoff(base_seconds=1.5, cap_seconds=60, jitter=Jitter(form="multiply", low=0.7, high=1.3)),
+    lease=Lease(
+        seconds=60, error={"type": "LeaseExpired", "message": "lease expired", "code": "LEASE_EXPIRED"}
     ),
-    retryable=declare.Retryable("any"),
+    retryable=Retryable("any"),
     views=(
-        declare.view("tasks", "jobs",
+        view("tasks", "jobs",
             "task_id=id status=state type queue tenant_id=tenant payload attempt=counter max_attempts=limit "
             "available_at=due locked_by=owner lock_expires_at=lease_expires last_error=error "
             "started_at=first_started completed_at=succeeded created_at=created updated_at=updated result "
@@ -45,14 +44,14 @@ PHASE27 = declare.Contract(
                 "next_available_at=error_due"
             ),
         ),
-        declare.view("task_events", "events", "id kind=name task_id=job_id run_id=run actor ts payload"),
+        view("task_events", "events", "id kind=name task_id=job_id run_id=run actor ts payload"),
     ),
     events=(
-        declare.event("task.running", "claim reclaim", f"{_RUN} max_attempts=limit"),
-        declare.event("task.completed", "succeed", _RUN),
-        declare.event("task.failed", "retry", f"{_FAILED} backoff_ms=delay_ms"),
-        declare.event("task.requeued", "retry", f"{_RUN} max_attempts=limit available_at=due"),
-        declare.event("task.failed", "exhaust expire_at_cap", _FAILED),
+        event("task.running", "claim reclaim", f"{_RUN} max_attempts=limit"),
+        event("task.completed", "succeed", _RUN),
+        event("task.failed", "retry", f"{_FAILED} backoff_ms=delay_ms"),
+        event("task.requeued", "retry", f"{_RUN} max_attempts=limit available_at=due"),
+        event("task.failed", "exhaust expire_at_cap", _FAILED),
     ),
     knobs={
         "TASK_LOCK_MS": "lease_ms",

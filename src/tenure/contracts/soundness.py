@@ -10,6 +10,7 @@ from collections import Counter as Counted
 from collections.abc import Callable, Iterable, Mapping
 from typing import get_args
 
+from tenure.contracts.decisions import decision_faults, did_you_mean, is_left, waiting_faults
 from tenure.contracts.declaration import HELD, ROLES, TRIGGERS, Contract, Due, Hop, Path, Role
 from tenure.contracts.view_fields import FIELDS
 from tenure.errors import Unsound
@@ -50,26 +51,27 @@ def _names(contract: Contract) -> Iterable[str]:
             yield f"state {state} has no role"
         for role in roles:
             if role not in ROLES:
-                yield f"state {state} has the unknown role {role!r}; roles are {', '.join(ROLES)}"
+                meant = did_you_mean(str(role), ROLES)
+                yield f"state {state} has the unknown role {role!r}{meant}; roles are {', '.join(ROLES)}"
 
 
 def _hops(contract: Contract) -> Iterable[str]:
     for path in contract.paths:
         where = f"path {path.trigger}"
         if path.trigger not in TRIGGERS:
-            yield f"{where}: unknown trigger; triggers are {', '.join(sorted(TRIGGERS))}"
+            yield from decision_faults(contract, path)
         if not path.hops:
             yield f"{where}: no hop"
         if path.due not in get_args(Due):
             yield f"{where}: unknown due {path.due!r}; it is one of {', '.join(get_args(Due))}"
         for source in path.sources:
             if source not in contract.states:
-                yield f"{where}: unknown source state {source}"
+                yield f"{where}: unknown source state {source}{did_you_mean(source, contract.states)}"
             elif set(contract.states[source]) == {"done"}:
                 yield f"{where}: leaves {source}, which is done; a finished job never changes"
         for hop in path.hops:
             if hop.state not in contract.states:
-                yield f"{where}: unknown state {hop.state}"
+                yield f"{where}: unknown state {hop.state}{did_you_mean(hop.state, contract.states)}"
             elif not hop.role:
                 yield f"{where}: {hop.state} has several roles; say which, as {hop.state}:role"
             elif hop.role not in contract.states[hop.state]:
@@ -83,11 +85,11 @@ def _hops(contract: Contract) -> Iterable[str]:
 
 def _reachable(contract: Contract) -> Iterable[str]:
     if contract.initial not in contract.states:
-        yield f"initial state {contract.initial} is not declared"
+        yield f"initial state {contract.initial} is not declared{did_you_mean(contract.initial, contract.states)}"
         return
-    if "ready" not in contract.states[contract.initial]:
-        yield f"initial state {contract.initial} is not ready"
-    reached: set[tuple[str, str]] = {(contract.initial, "ready")}
+    if contract.initial_role not in contract.states[contract.initial]:
+        yield f"initial state {contract.initial} is not ready, and does not wait for a decision either"
+    reached: set[tuple[str, str]] = {(contract.initial, contract.initial_role)}
     for _ in contract.paths:  # each round reaches what is one path further
         live = {state for state, role in reached if role != "done"}
         reached |= {(hop.state, hop.role) for path in contract.paths if live & set(path.sources) for hop in path.hops}
@@ -102,10 +104,10 @@ def _needed_paths(contract: Contract) -> Iterable[str]:
     held: tuple[Role, ...] = ("leased", "active")
     always = True
     needed: tuple[tuple[tuple[Role, ...], str, bool, str], ...] = (
-        (("ready",), "claim", always, " is ready, but no claim path takes it"),
-        (("leased",), "start", always, " is leased, but no start path leads on"),
-        (("active",), "succeed", always, " is active, but no succeed path leads on"),
-        (held, "expire_at_cap", always, ": a dead worker's last claim has no end (no expire_at_cap path)"),
+        (("ready",), "claim", always, " is ready, but no claim path takes it{write}"),
+        (("leased",), "start", always, " is leased, but no start path leads on{write}"),
+        (("active",), "succeed", always, " is active, but no succeed path leads on{write}"),
+        (held, "expire_at_cap", always, ": a dead worker's last claim has no end (no expire_at_cap path){write}"),
         (held, "compensation_failed", contract.compensates,
             ": a compensation can be lost there, but no compensation_failed path leads on"),
         (held, "cancel", bool(contract.cancel_modes), ": can be cancelled by mode, but no cancel path leads on"),
@@ -113,7 +115,8 @@ def _needed_paths(contract: Contract) -> Iterable[str]:
     for roles, trigger, applies, fault in needed:
         for state in _states_in(contract, *roles):
             if applies and contract.path(trigger, state) is None:
-                yield f"state {state}{fault}"
+                route = f"{state} > STATE"
+                yield f"state {state}{fault.format(write=f'; write path({trigger!r}, {route!r})')}"
 
 
 def _claims(contract: Contract) -> Iterable[str]:
@@ -128,10 +131,13 @@ def _ends(contract: Contract) -> Iterable[str]:
             yield f"path {path.trigger}: ends in {path.end.state}, which is not final and does not settle"
     for state in _states_in(contract, "active"):
         if contract.path("retry", state) and contract.path("exhaust", state) is None:
-            yield f"state {state}: retries, but no exhaust path ends it"
+            yield f"state {state}: retries, but no exhaust path ends it; write path('exhaust', '{state} > STATE')"
     for state in _states_in(contract, "leased", "active"):
         if contract.path("expire", state) is None and contract.path("reclaim", state) is None:
-            yield f"state {state}: a dead worker's job has no way back (no expire or reclaim path)"
+            yield (
+                f"state {state}: a dead worker's job has no way back (no expire or reclaim path); "
+                f"write path('expire', '{state} > STATE')"
+            )
         elif contract.path("expire", state) and contract.path("reclaim"):
             yield f"state {state}: expires, while another state is reclaimed; a contract does one or the other"
 
@@ -148,7 +154,7 @@ def _ways_back(contract: Contract) -> Iterable[str]:
     for path in _paths_of(contract, "retry", "expire", "snooze", "hand_back"):
         if path.end.role == "ready":
             continue
-        if path.end.role != "waiting" or contract.path("promote", path.end.state) is None:
+        if path.end.role != "waiting" or not is_left(contract, path.end.state):
             yield f"path {path.trigger}: ends in {path.end.state}, from where the job can never be claimed again"
     for path in _paths_of(contract, "promote"):
         for source in path.sources:
@@ -157,7 +163,7 @@ def _ways_back(contract: Contract) -> Iterable[str]:
         if path.end.role != "ready":
             yield f"path promote: ends in {path.end.state}, which is not ready"
     for path in contract.paths:
-        if path.trigger in EPOCH_ENDS or not path.hops:
+        if path.trigger in EPOCH_ENDS or path.trigger in contract.decisions or not path.hops:
             continue
         for source in path.sources:
             live = [role for role in contract.states.get(source, ()) if role in RANK and role != "done"]
@@ -173,8 +179,6 @@ def _counts(contract: Contract) -> Iterable[str]:
     for trigger in contract.counter.on:
         if trigger not in contract.triggers():
             yield f"counter {contract.counter.name}: counts on {trigger}, but no path has that trigger"
-    if contract.path("promote") is None and any("waiting" in roles for roles in contract.states.values()):
-        yield "a waiting state needs a promote path"
 
 
 def _letters(contract: Contract) -> Iterable[str]:
@@ -224,8 +228,6 @@ def _projections(contract: Contract) -> Iterable[str]:
         if view.rows not in FIELDS:
             yield f"view {view.name}: unknown rows {view.rows!r}; rows are {', '.join(FIELDS)}"
             continue
-        if view.rows == "events" and not contract.events:
-            yield f"view {view.name}: shows events, but the contract declares none"
         yield from _unknown_fields(f"view {view.name}: column ", view.columns, view.rows)
         for column, keys in view.objects.items():
             if column not in view.columns:
@@ -289,7 +291,9 @@ def _verdicts(contract: Contract) -> Iterable[str]:
     for trigger in dict.fromkeys([*possible, *named]):
         for state in _states_in(contract, "active"):
             if contract.path(trigger, state) is None:
-                yield f"retryable: {named.get(trigger, 'an error')} leads to {trigger}, but {state} has no such path"
+                what = named.get(trigger, "an error")
+                write = f"write path({trigger!r}, '{state} > STATE')"
+                yield f"retryable: {what} leads to {trigger}, but {state} has no such path; {write}"
     reasons = contract.dead_letters.reasons
     for name, verdict in classes.items():
         if verdict.reason and reasons and verdict.reason not in reasons:
@@ -319,6 +323,6 @@ def _settles(contract: Contract, hop: Hop) -> bool:
 
 
 CHECKS: tuple[Callable[[Contract], Iterable[str]], ...] = (
-    _names, _hops, _reachable, _modes, _needed_paths, _claims, _ends, _ways_back, _counts, _letters, _verdicts,
-    _projections, _causes, _numbers,
+    _names, _hops, _reachable, _modes, _needed_paths, waiting_faults, _claims, _ends, _ways_back, _counts, _letters,
+    _verdicts, _projections, _causes, _numbers,
 )  # fmt: skip

@@ -1,38 +1,10 @@
-"""Other versions and forms of a contract: rebuild one from JSON, and compare two versions."""
+"""What a new version of a contract takes away from the version before."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
-from functools import cache
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from collections.abc import Iterable
 
 from tenure.contracts.declaration import Contract
-
-
-def from_description(declared: Mapping[str, Any]) -> Contract:
-    """Rebuild a contract from its description, as the registry does."""
-    contract: Contract = _rebuild(Contract, declared)
-    return contract
-
-
-def _rebuild(hint: Any, value: Any) -> Any:
-    """Return a JSON value as the dataclass, tuple or mapping that its type hint asks for."""
-    if is_dataclass(hint):
-        hints: Mapping[str, Any] = _type_hints(hint)  # type: ignore[arg-type]
-        return hint(**{name: _rebuild(hints.get(name), part) for name, part in value.items()})  # type: ignore[operator]
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin is tuple:
-        return tuple(_rebuild(parts[0], part) for part in value)
-    if origin is Mapping:
-        return {name: _rebuild(parts[1], part) for name, part in value.items()}
-    if origin is UnionType and value is not None:
-        return _rebuild(parts[0], value)
-    return value
-
-
-_type_hints = cache(get_type_hints)
 
 
 def breaking_changes(old: Contract, new: Contract) -> Iterable[str]:
@@ -44,6 +16,7 @@ def breaking_changes(old: Contract, new: Contract) -> Iterable[str]:
             yield f"state {name} no longer has the roles {sorted(set(roles) - set(new.states[name]))}"
     for subject, before, after in (
         ("the initial state", old.initial, new.initial),
+        ("the role of the initial state", old.initial_role, new.initial_role),
         ("the counter", old.counter, new.counter),
         ("the code of an invalid transition", old.invalid_transition, new.invalid_transition),
         ("executions beyond the limit", old.budget.extra, new.budget.extra),

@@ -84,6 +84,10 @@ def next_commands(job: Job, contract: Contract, situation: Situation | None = No
     if job.role == "done":
         return _after_end_commands(job, situation)
     resume = situation.paused is not None and job.role in ("ready", "waiting")
+    decide = contract.decisions_from(job.state).values() if job.role == "waiting" else ()
+    decisions = [f"tenure jobs transition {job.id} {state} --reason TEXT" for state in decide]
+    if decisions:
+        return [*decisions, f"tenure jobs events {job.id}"]
     steps = [*([resume_command(job.queue)] if resume else []), f"tenure jobs events {job.id}"]
     if situation.unserved is not None:
         move = [f"tenure jobs move {job.id} --queue QUEUE"] if job.role in ("ready", "waiting") else []
@@ -230,7 +234,7 @@ def _paused(view: _JobView) -> Iterator[str]:
 
 def _delayed(view: _JobView) -> str:
     """Return why the job is not due yet."""
-    hop = view.last_hop("promote")
+    hop = view.last_hop("promote", *view.contract.decisions)
     if hop is None:
         return f"It was enqueued at {view.at(view.job.created_at)} to run then."
     facts = view.facts(hop)
@@ -265,6 +269,11 @@ def _neighbours(view: _JobView) -> Iterator[str]:
 def _waiting(view: _JobView) -> Iterator[str]:
     job, promote = view.job, view.contract.path("promote", view.job.state)
     then = f"upkeep makes it {promote.end.state}" if promote else "upkeep moves it on"
+    if decisions := view.contract.decisions_from(job.state):
+        yield from _undecided(view, decisions)
+        if promote is None or job.due_at is None:
+            yield from _paused(view)
+            return
     if job.due_at is None:
         yield f"Job {job.id} is {job.state} and waits without a time, so upkeep leaves it alone."
     elif job.due_at > view.now:
@@ -274,6 +283,17 @@ def _waiting(view: _JobView) -> Iterator[str]:
         yield f"It stays so until {then}: see that upkeep runs."
     yield _delayed(view)
     yield from _paused(view)
+
+
+def _undecided(view: _JobView, decisions: Mapping[str, str]) -> Iterator[str]:
+    """Say since when the job waits for a person, and what that person can decide."""
+    job = view.job
+    choice = " or ".join(f"{decision} (it becomes {state})" for decision, state in decisions.items())
+    yield f"Job {job.id} is {job.state} since {view.at(view.since)}, and waits for a decision: {choice}."
+    if job.due_at is not None and job.due_at > view.now and view.contract.path("promote", job.state) is None:
+        yield f"It is not due before {view.at(job.due_at)}, whatever is decided."
+    if job.claims:
+        yield f"So far it was claimed {job.claims} of at most {view.executions} times{_last_failure(job)}."
 
 
 def _held(view: _JobView) -> Iterator[str]:
@@ -377,7 +397,9 @@ def _cause(view: _JobView) -> Iterator[str]:
         "dead_letter": f"{hop.actor} set it aside{reason}: {error}.",
         "compensation_failed": f"What was done for it could not be undone{reason}: {error}.",
     }
-    if hop.trigger == "cancel":
+    if hop.trigger in view.contract.decisions:
+        yield f"{hop.actor} decided: {hop.trigger}{reason}."
+    elif hop.trigger == "cancel":
         yield from _cancelled(view, hop, reason)
     else:
         yield causes.get(hop.trigger, f"{hop.actor} moved it by {hop.trigger}{reason}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 
-from tenure.contracts.declaration import Backoff
+from tenure.contracts.numbers import Backoff
 
 
 def fraction(job_id: int, claims: int) -> float:

@@ -102,6 +102,8 @@ def _describe(job: Standing) -> str:
         return f"{job.state}, final"
     if job.role in HELD:
         words.append("lease run out" if job.expired else "held" if job.held else "held by nobody")
+    elif job.timeless:
+        words.append("without a due time")
     elif not job.due:
         words.append("not due")
     if job.cancelling:

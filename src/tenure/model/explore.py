@@ -9,7 +9,7 @@ decides nothing and is left out, a history stops after a claim beyond the budget
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from tenure.contracts.declaration import Contract
@@ -96,6 +96,7 @@ class _Node:
 class _Walk:
     def __init__(self, contract: Contract, workers: int, runs: int = 3) -> None:
         self.contract = contract
+        self.decisions = contract.decisions
         self.workers = workers
         self.starts = [World(job, (0,) * workers) for job in _starts(contract, runs)]
         self.runs = max(contract.budget.executions(start.job.limit) for start in self.starts)
@@ -147,7 +148,7 @@ class _Walk:
             is_new = after not in self.nodes
             met = self._meet(after, (move, node), depth)
             node.edges.append(met)
-            if _is_unaided(world, move):
+            if _is_unaided(world, move, outcome.trigger, self.decisions):
                 node.unaided.append(met)
             # Beyond the budget a broken contract could go on for ever.
             if is_new and not is_overspent(self.contract, after.job):
@@ -217,7 +218,8 @@ class _Walk:
         if lost:
             # The nearest where nothing happens any more; where something always does, the nearest of all.
             nearest = next((node for node in lost if not node.unaided), lost[0])
-            stuck = f"the job stands in {nearest.world.job.state}, and nothing that time, upkeep or a new worker does"
+            doers = "time, upkeep, a decision or a new worker" if self.decisions else "time, upkeep or a new worker"
+            stuck = f"the job stands in {nearest.world.job.state}, and nothing that {doers} does"
             self._break("an end", f"{stuck} can end it", nearest)
 
 
@@ -295,9 +297,9 @@ def _after(world: World, move: Move, outcome: Stepped) -> World:
     return World(alike, tuple(known))
 
 
-def _is_unaided(world: World, move: Move) -> bool:
-    """Whether time, upkeep, a new claim or the current holder makes this move."""
+def _is_unaided(world: World, move: Move, trigger: str, decisions: Collection[str]) -> bool:
+    """Whether time, upkeep, a decision, a new claim or the current holder makes this move."""
     action = move.action
-    if move.who in ("time", "upkeep") or action.verb == "claim":
+    if move.who in ("time", "upkeep") or action.verb == "claim" or trigger in decisions:
         return True
     return action.proof is not None and action.proof == world.job.claims and not world.job.expired

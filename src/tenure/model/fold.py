@@ -70,13 +70,16 @@ def _chosen_end(contract: Contract, job: Standing, rows: Sequence[LogRow]) -> st
 def _apply(contract: Contract, job: Standing, row: LogRow) -> Stepped | None:
     """Return what this row's trigger does to the job, under the conditions that the trigger requires."""
     trigger = row.trigger
-    ready = replace(job, due=True, expired=trigger in _AFTER_EXPIRY)
+    # When a job is due is not logged: a promotion shows that it had a time, and that this time had come.
+    ready = replace(job, due=True, timeless=job.timeless and trigger != "promote", expired=trigger in _AFTER_EXPIRY)
     action = _ACTIONS.get(trigger) or Action(trigger)
     if trigger in _BY_HOLDER:
         pending = "fatal" if trigger == "compensation_failed" else None
         ready, action = replace(ready, pending=pending), Action(trigger, job.claims)
         if trigger == "start" and not job.held:
             return None
+    elif trigger in contract.decisions:
+        action = Action("transition", to=row.to_state)
     elif trigger in _BY_FAILURE:
         action = Action("fail", job.claims, verdict="retry" if trigger == "exhaust" else trigger)
     actions = [action]

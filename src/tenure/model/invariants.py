@@ -8,7 +8,7 @@
     retries          every failure leads to a path, and is retried exactly while the budget lasts
     one row a hop    every hop has one log row that follows the row before; only declared facts have other rows
     letters          a job ends with or without a dead letter, as its contract declares
-    an end           from every state, time, upkeep and new workers alone can bring the job to an end
+    an end           from every state, time, upkeep, decisions and new workers alone can bring the job to an end
 
 The explorer checks the last one, because it concerns all steps together.
 """

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tenure.contracts.declaration import HELD, REQUESTABLE_TRIGGERS, Contract, Path
+from tenure.contracts.declaration import HELD, Contract, Path
 
 #: What only the holder may do: its verbs except the notes, which decide nothing, and the record of an effect.
 HOLDER_ACTIONS = (
@@ -37,6 +37,8 @@ class Standing:
     #: Whether the lease has expired, or its holder missed too many heartbeats.
     expired: bool = False
     due: bool = True
+    #: Whether the job has no due time: while it is waiting, only a decision moves it.
+    timeless: bool = False
     cancelling: bool = False
     #: The trigger that ends the job after its effects are compensated.
     pending: str | None = None
@@ -96,10 +98,11 @@ Outcome = Stepped | RefusedStep
 def new_standing(
     contract: Contract, limit: int | None = None, chosen_end: str | None = None, *, due: bool = True
 ) -> Standing:
-    """Return a job as enqueue creates it."""
+    """Return a job as enqueue creates it: due at once, or (`due` False) at a later time that the caller gave."""
+    role = contract.initial_role
     return Standing(
-        contract.initial, "ready", contract.budget.default if limit is None else limit, contract.counter.initial,
-        due=due, chosen_end=chosen_end,
+        contract.initial, role, contract.budget.default if limit is None else limit, contract.counter.initial,
+        due=due, timeless=due and role == "waiting", chosen_end=chosen_end,
     )  # fmt: skip
 
 
@@ -230,7 +233,10 @@ def _lost(contract: Contract, job: Standing) -> str:
 
 
 def _promote(contract: Contract, job: Standing, action: Action) -> Outcome:
-    return _apply(contract, job, action, "promote") if job.role == "waiting" and job.due else Stepped(job)
+    """Make a waiting job ready whose time has come. A state without that path waits for a decision alone."""
+    has_path = contract.path("promote", job.state) is not None
+    ripe = job.role == "waiting" and job.due and not job.timeless and has_path
+    return _apply(contract, job, action, "promote") if ripe else Stepped(job)
 
 
 def _settle(contract: Contract, job: Standing, action: Action) -> Outcome:
@@ -269,10 +275,10 @@ def _transition(contract: Contract, job: Standing, action: Action) -> Outcome:
         settling = [path for path in contract.paths if path.trigger == "settle" and job.state in path.sources]
         led = any(path.hops[0].state == action.to for path in settling)
         return _apply(contract, job, action, "settle") if led else RefusedStep("invalid")
-    for trigger in REQUESTABLE_TRIGGERS:
-        path = None if trigger in contract.closed_to_requests else _path(contract, job, trigger)
+    for trigger in contract.requestable:
+        path = _path(contract, job, trigger)
         if path is not None and path.hops[0].state == action.to:
-            if trigger == "promote" and not job.due:
+            if trigger == "promote" and (not job.due or job.timeless):
                 return RefusedStep("not_due")
             if trigger == "retry" and not in_budget(contract, job):
                 return RefusedStep("invalid")
@@ -325,6 +331,8 @@ def _move(contract: Contract, job: Standing, path: Path) -> Stepped:
         held=job.held and end.role in HELD,
         expired=job.expired and end.role in HELD,
         due={"backoff": False, "now": True, "given": True}.get(path.due, job.due),
+        # A job that becomes ready is due at once if nobody gave a time.
+        timeless=job.timeless and path.due == "keep" and end.role != "ready",
         letter=job.letter or path.letter is not None,
         pending=None if end.role == "done" else job.pending,
     )

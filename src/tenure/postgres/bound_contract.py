@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tenure.contracts.declaration import REQUESTABLE_TRIGGERS, Contract, Path
+from tenure.contracts.declaration import Contract, Path
 from tenure.jobs.job import Job
 from tenure.postgres.statement import Row, array
 
@@ -56,7 +56,7 @@ class BoundContract:
         #: The verbs that may make a job ready for which a wake-up is written.
         self.waking = frozenset(
             verb
-            for verb, triggers in [*TRIGGERS_BY_VERB.items(), ("transition", REQUESTABLE_TRIGGERS)]
+            for verb, triggers in [*TRIGGERS_BY_VERB.items(), ("transition", contract.requestable)]
             for path in contract.paths
             if contract.wakeup == "pointer" and path.trigger in triggers and path.end.role == "ready"
         )
@@ -81,6 +81,10 @@ class BoundContract:
             "default_lease_ms": lease.default_ms,
             "stages": array(contract.dead_letters.stages) if contract.dead_letters.stages else None,
             "soft": False,
+            #: The states that upkeep makes ready when their time has come.
+            "promoted": array(
+                source for path in contract.paths if path.trigger == "promote" for source in path.sources
+            ),
             "logs_trace": "trace" in shown,
             "logs_correlation": "correlation" in shown,
         }
@@ -88,8 +92,9 @@ class BoundContract:
         self.moves = {
             verb: {**common, "verb": verb, **self._paths(triggers)} for verb, triggers in TRIGGERS_BY_VERB.items()
         }
-        requestable = tuple(trigger for trigger in REQUESTABLE_TRIGGERS if trigger not in contract.closed_to_requests)
-        self.moves["transition"] = {**common, "verb": "transition", **self._paths(requestable)}
+        self.moves["transition"] = {
+            **common, "verb": "transition", "decisions": array(contract.decisions), **self._paths(contract.requestable)
+        }  # fmt: skip
         renewal = {"renewal": self._declared("renewed"), "renewal_type": self._fact_type("renewed")}
         timing = {"lease_ms": lease.default_ms, "renew_at": lease.renew_at}
         self.notes = {

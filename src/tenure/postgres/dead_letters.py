@@ -177,7 +177,8 @@ async def enqueue_again(
     """
     contract = (await engine.bound_contract(contract_name)).contract
     values = {
-        "version": contract.version, "state": contract.initial, "counter": contract.counter.initial, "actor": actor,
+        "version": contract.version, "state": contract.initial, "role": contract.initial_role,
+        "counter": contract.counter.initial, "actor": actor,
     }  # fmt: skip
 
     def rerun() -> Plan[list[int | Refused]]:

@@ -139,6 +139,7 @@ def _values(group: JobGroup, places: Sequence[int], created_by: str | None) -> d
         "contract": contract.name,
         "version": contract.version,
         "state": contract.initial,
+        "role": contract.initial_role,
         "counter": contract.counter.initial,
         "created_by": created_by,
         **_column("queue", [job.queue for job in chosen]),

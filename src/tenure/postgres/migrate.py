@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,13 +26,15 @@ import psycopg
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.contracts.versions import breaking_changes, from_description
+from tenure.contracts.stored_form import from_description
+from tenure.contracts.versions import breaking_changes
 from tenure.errors import ContractChanged, MigrationChanged, SchemaError, SchemaTooNew
 from tenure.postgres.connect import STANDARD, plain_dsn, translate_connect_errors, translate_errors
 from tenure.postgres.views import literal, quoted, schema, view_statements
 
 LOCK_KEY = "tenure.migrate"
 _LOCK_WAIT_MS = 120_000
+_log = logging.getLogger("tenure")
 #: A migration may read a whole table, so it has no time limit. A frozen process must not keep its locks.
 _SESSION = {**STANDARD, "statement_timeout": "0", "idle_in_transaction_session_timeout": "60000"}
 ROLES = ("tenure_owner", "tenure_app", "tenure_read")
@@ -114,7 +117,7 @@ def _migrate(
                 connection.execute(insert, _contract_row(contract))
                 report.registered.append(f"{contract.name} {contract.version}")
             report.renumbered.extend(_renumber(connection, contracts.values()))
-            report.rebuilt.extend(_rebuild_views(connection, contracts.values()))
+            report.rebuilt.extend(_rebuild_views(connection, _newest_registered(connection)))
             row = connection.execute("select tenure.extend_ranges(4)").fetchone()
             report.ranges = row[0] if row else 0
             if grants:
@@ -240,6 +243,17 @@ def _renumber(connection: psycopg.Connection[Any], contracts: Iterable[Contract]
             yield f"{contract.name} {contract.version}"
 
 
+def _newest_registered(connection: psycopg.Connection[Any]) -> Iterable[Contract]:
+    """Every registered contract in its newest version, also those that this run was not given."""
+    rows = connection.execute("select name, declaration from tenure.contract order by registered_at").fetchall()
+    for name, declared in dict(rows).items():
+        try:
+            yield from_description(declared)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            # Of a newer release, or of one that this release cannot read any more: its views stay as they are.
+            _log.warning("the views of contract %s were left as they are: it cannot be read here (%s)", name, error)
+
+
 def _rebuild_checks(connection: psycopg.Connection[Any], new: Iterable[Contract]) -> list[str]:
     """Rebuild the CHECKs of states and reasons for all registered versions, so that old rows stay valid."""
     registered = connection.execute("select declaration from tenure.contract order by name, version").fetchall()
@@ -276,13 +290,25 @@ def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     for declared in declarations:
         known = words[declared["name"]]
         known["states"] |= set(declared["states"])
-        known["initial"].add(declared["initial"])
+        # As `Contract.initial_role`; a declaration of a newer release may have a form that cannot be read here.
+        roles = declared["states"][declared["initial"]]
+        known["waiting" if "waiting" in roles and "ready" not in roles else "ready"].add(declared["initial"])
         known["reasons"] |= set(declared["dead_letters"]["reasons"])
         known["stages"] |= set(declared["dead_letters"]["stages"])
     names = sorted(words)
     states = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['states'])})" for name in names)
     # Every hop has a log row, so a job without one is in its initial state.
-    born = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['initial'])})" for name in names)
+    born = [
+        f"role = {literal(role)} and ({' or '.join(found)})"
+        for role in ("ready", "waiting")
+        if (
+            found := [
+                f"(contract = {literal(name)} and {_in('state', words[name][role])})"
+                for name in names
+                if words[name][role]
+            ]
+        )
+    ]
     limited = [
         f"(contract <> {literal(name)} or {_in(column, words[name][kind])})"
         for name in names
@@ -291,7 +317,7 @@ def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     ]
     return {
         # A due time that clients cannot read would fail every claim that meets it.
-        "job": f"({states}) and (seq > 0 or role = 'ready' and ({born})) "
+        "job": f"({states}) and (seq > 0 or {' or '.join(born)}) "
         "and due_at >= '0001-01-02 00:00+00' and due_at < '9999-12-31 00:00+00'",
         "job_done": states,
         "dead_letter": " and ".join(limited) or "true",

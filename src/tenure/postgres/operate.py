@@ -124,13 +124,19 @@ class OperatorVerbs(ClaimVerbs):
         ((bound, tenant, ids),) = parts
         contract = bound.contract
         if to not in contract.states:
-            raise BadInput(f"contract {contract.name} has no state {to!r}; it has {', '.join(contract.states)}")
+            leads = [path.end.state for path in contract.paths if path.trigger == to]
+            hint = f". Next: name the state that {to} leads to: {leads[0]}" if leads else ""
+            named = f"contract {contract.name} {contract.version}"
+            raise BadInput(f"{named} has no state {to!r}; it has {', '.join(contract.states)}{hint}")
         call = idempotent_call(tenant, key, "transition", job_id, to, reason, actor)
         if any(path.end.state == to for path in contract.paths if path.trigger == "claim"):
             return only_answer([await self._claim_once(call, contract.name, job_id, actor)])
         plan = partial(_transition, to=to, reason=reason, actor=actor)
         answers = await self._engine.run(lambda: _run_once_and_settle(call, bound, ids, plan))
-        return cast("Moved", only_answer(answers))
+        moved = cast("Moved", only_answer(answers))
+        if moved.role == "ready":
+            self._engine.wakeups.request([(contract.name, "")])
+        return moved
 
     async def make_due_now(self, job_id: int) -> None:
         """Make a ready job due now; its delay or retry time is dropped."""

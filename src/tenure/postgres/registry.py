@@ -12,7 +12,7 @@ from typing import Any
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.contracts.versions import from_description
+from tenure.contracts.stored_form import from_description
 from tenure.errors import UnknownContract
 from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.statement import Plan, statement
@@ -34,6 +34,7 @@ class Registry:
         self._bound: dict[tuple[str, str], BoundContract] = {}
         self._newest: dict[str, str] = {}
         self._unreadable: dict[tuple[str, str], str] = {}
+        self._unknown: set[str] = set()
         self.installation = ""
 
     def load(self) -> Plan[None]:
@@ -50,6 +51,12 @@ class Registry:
                     self._unreadable[name, version] = str(error)
                     continue
             self._newest[name] = version  # rows come oldest first
+        for name in self._numbers.keys() - self._newest.keys() - self._unknown:
+            self._unknown.add(name)
+            _log.warning(
+                "TENURE_%s_… sets numbers of contract %s, which is not registered. Next: correct it, or register that",
+                name.upper(), name,
+            )  # fmt: skip
 
     def add(self, contract: Contract) -> None:
         """Add a contract, with this process's numbers."""
@@ -68,7 +75,10 @@ class Registry:
             for (other, at), why in self._unreadable.items():
                 if other == name and version in (None, at):
                     raise UnknownContract(_unusable(name, at, why))
-            raise UnknownContract(f"no contract {wanted!r} is registered; registered are: {known}")
+            raise UnknownContract(
+                f"no contract {wanted!r} is registered; registered are: {known}. "
+                "Next: for a contract of your own, tenure migrate --app module:app"
+            )
         return found
 
     def versions(self, name: str) -> list[BoundContract]:

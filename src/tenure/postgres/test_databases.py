@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from tenure.contracts.declaration import Contract
 from tenure.postgres.migrate import migrate, render_sql
 from tenure.postgres.settle import settle_plan
 from tenure.postgres.store import Store
@@ -115,6 +116,15 @@ def mark(address: str) -> bool:
             return False
         _comment(connection, name, MARK)
         return True
+
+
+def register(address: str, contracts: Mapping[str, Contract]) -> None:
+    """Register contracts in a database that was made for tests; leaves any other as it is."""
+    with psycopg.connect(address, autocommit=True) as connection:
+        (name,) = connection.execute("select current_database()").fetchone() or ("",)
+        is_for_tests = connection.execute(_COMMENT, [name]).fetchone() == (MARK,)
+    if is_for_tests:
+        migrate(address, contracts)
 
 
 async def advance(store: Store, span: timedelta, types: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from tenure.postgres.live_workers import Workers
 from tenure.postgres.statement import Plan, statement
 
 #: The values of each contract that the search for pending work needs.
-_COLUMNS = ("contract", "version", "missed", "heartbeat_ms", "reclaims", "extra", "default_lease_ms")
+_COLUMNS = ("contract", "version", "missed", "heartbeat_ms", "reclaims", "extra", "default_lease_ms", "promoted")
 
 
 class PendingWork(NamedTuple):

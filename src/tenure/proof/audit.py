@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.contracts.versions import from_description
+from tenure.contracts.stored_form import from_description
 from tenure.jobs.validation import normalize_person
 from tenure.model.fold import Fault, fold
 from tenure.model.step import LogRow, Standing
@@ -216,6 +216,8 @@ class _Auditor:
         if job.live == (job.role == "done"):
             yield "the end is one", f"the job is {job.state} among the {'live' if job.live else 'finished'}"
         for doubt in job.doubts.split():
+            if doubt == "undated" and contract.decisions_from(job.state):
+                continue  # it waits for a decision, not for a time
             if doubt not in _ABOUT_STATE or (agrees and expected is not None):
                 promise, what = _DOUBTS[doubt]
                 yield promise, what.format(state=job.state)

@@ -31,13 +31,18 @@ _Version = Annotated[str | None, typer.Option("--version", help="The version; de
 
 
 @command
-def list_(database_url: RegistryUrl = None) -> Output:
-    """List the built-in contracts and, with a database, those registered there."""
-    found = known_contracts(database_url)
+def list_(
+    own: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODULE:NAME]...", help="Also yours: a contract or an App.")
+    ] = None,
+    database_url: RegistryUrl = None,
+) -> Output:
+    """List the built-in contracts, yours that you name and, with a database, those registered there."""
+    found = known_contracts(database_url, own or ())
     lines = []
     for contract in found:
         origins = ["built in"] * contract.built_in + [f"registered {at}" for at in [contract.registered_at] if at]
-        lines.append(f"{contract.name} {contract.version} ({', '.join(origins)})")
+        lines.append(f"{contract.name} {contract.version} ({', '.join(origins) or 'not registered'})")
         for line in (contract.declaration.get("title", ""), ", ".join(contract.declaration.get("states", ()))):
             lines.append(textwrap.fill(line, WIDTH, initial_indent="    ", subsequent_indent="    "))
     return Output({"contracts": [contract.fields() for contract in found]}, lines)

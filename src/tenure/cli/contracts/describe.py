@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tenure.cli.output import columns
-from tenure.contracts.declaration import Contract, Jitter, View
+from tenure.contracts.declaration import Contract, View
 from tenure.contracts.declaration import Path as DeclaredPath
+from tenure.contracts.numbers import Jitter
 from tenure.jobs.formats import format_duration
 from tenure.model.backoff import delay_ms
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?:@(.+))?\Z")
 
-NAME_HELP = "NAME, NAME@VERSION, a file made by `show --json`, or module:NAME for your own."
+NAME_HELP = "NAME, NAME@VERSION, a file made by `show --json`, or module:NAME for your own: a contract or an App."
 RegistryUrl = Annotated[str | None, typer.Option("--database-url", help="Add its contracts; default: DATABASE_URL.")]
 
 
@@ -43,8 +43,8 @@ class KnownContract:
         }  # fmt: skip
 
 
-def known_contracts(database_url: str | None) -> list[KnownContract]:
-    """The registered contracts, oldest first, then those that are only built in."""
+def known_contracts(database_url: str | None, targets: Sequence[str] = ()) -> list[KnownContract]:
+    """The registered contracts, oldest first, then those that are only built in, or only in these modules."""
     from tenure.contracts import BUILT_IN
     from tenure.settings import Settings
 
@@ -55,7 +55,11 @@ def known_contracts(database_url: str | None) -> list[KnownContract]:
             is_built_in = built_in.pop((row.name, row.version), None) is not None
             at = f"{row.registered_at:%Y-%m-%dT%H:%M:%SZ}"
             found.append(KnownContract(row.name, row.version, row.declaration, is_built_in, at))
-    return found + [KnownContract(*key, declaration, True) for key, declaration in built_in.items()]
+    found += [KnownContract(*key, declaration, True) for key, declaration in built_in.items()]
+    for contract in (one for target in targets for one in import_contracts(target)):
+        if not any((one.name, one.version) == (contract.name, contract.version) for one in found):
+            found.append(KnownContract(contract.name, contract.version, contract.describe(), False))
+    return found
 
 
 def find_contracts(names: Sequence[str], database_url: str | None) -> list[Contract]:
@@ -67,17 +71,33 @@ def find_contracts(names: Sequence[str], database_url: str | None) -> list[Contr
     ]
 
 
-def _in_module(target: str) -> Contract:
+def import_contracts(target: str) -> list[Contract]:
+    """The contract, or those of the application, that module:NAME is; refuses an application that declares none."""
+    from tenure.app import App
+    from tenure.contracts import BUILT_IN
     from tenure.contracts.declaration import Contract
 
     found = import_target(target)
+    if isinstance(found, App):
+        own = [contract for name, contract in found.contracts.items() if name not in BUILT_IN]
+        if not own:
+            raise BadInput(f"{target} declares no contract of its own. Next: App(contracts=[…])")
+        return own
     if not isinstance(found, Contract):
-        raise BadInput(f"{target} is of the type {type(found).__name__}, not a tenure Contract")
-    return found
+        raise BadInput(f"{target} is of the type {type(found).__name__}, not a tenure Contract or App")
+    return [found]
+
+
+def _in_module(target: str) -> Contract:
+    found = import_contracts(target)
+    if len(found) > 1:
+        names = ", ".join(contract.name for contract in found)
+        raise BadInput(f"{target} has several contracts: {names}. Next: name one of them, as module:NAME")
+    return found[0]
 
 
 def _by_name(wanted: str, known: Sequence[KnownContract]) -> Contract:
-    from tenure.contracts.versions import from_description
+    from tenure.contracts.stored_form import from_description
 
     name, _, version = wanted.partition("@")
     found = [contract for contract in known if contract.name == name and version in ("", contract.version)]
@@ -96,7 +116,7 @@ def _by_name(wanted: str, known: Sequence[KnownContract]) -> Contract:
 
 
 def _in_file(name: str) -> Contract:
-    from tenure.contracts.versions import from_description
+    from tenure.contracts.stored_form import from_description
 
     try:
         return from_description(json.loads(Path(name).read_text(encoding="utf-8")))

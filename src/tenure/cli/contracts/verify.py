@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenure.cli.command import Output, command
-from tenure.cli.contracts.find import NAME_HELP, RegistryUrl, find_contracts
+from tenure.cli.contracts.find import NAME_HELP, RegistryUrl, find_contracts, import_contracts
+from tenure.cli.import_target import TARGET
 from tenure.cli.options import Json
 from tenure.cli.output import progress
 from tenure.errors import Unsound
@@ -58,6 +59,14 @@ def _find(names: list[str] | None, database_url: str | None) -> Iterator[tuple[C
     from tenure.contracts.declaration import Contract
 
     for name in names or list(BUILT_IN):
+        if TARGET.match(name):
+            try:
+                yield from ((contract, []) for contract in import_contracts(name))
+            except Unsound as error:
+                if not isinstance(error.declared, Contract):
+                    raise
+                yield error.declared, error.faults
+            continue
         try:
             yield find_contracts([name], database_url)[0], []
         except Unsound as error:

@@ -47,7 +47,7 @@ def dev(
     if database_url:
         os.environ["DATABASE_URL"] = database_url
     app = import_app(application or "tenure.samples:app")
-    migrate(app.database_url())
+    migrate(app.database_url(), app.contracts)
     with _run_dispatcher(app, host, port) as (url, is_open):
         note("\n".join(_instructions(app, application, url, is_open)))
         app.run_worker(concurrency=concurrency)

@@ -4,7 +4,7 @@
 insert into tenure.job (
     id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
     trace_id, correlation_id, created_by, idempotency_key, created_at, updated_at)
-select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::text, :state::text, 'ready',
+select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::text, :state::text, :role::text,
        :counter::integer, coalesce(a.queue, :every_queue::text), coalesce(a.type, :every_type::text),
        coalesce(a.tenant_id, :every_tenant::text), coalesce(a.priority, :every_priority::smallint),
        coalesce(a.max_attempts, :every_limit::integer,
@@ -12,7 +12,9 @@ select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::
                 ((select jsonb_object_agg(type, max_attempts) from tenure.job_type where contract = :contract::text)
                  ->> coalesce(a.type, :every_type::text))::integer,
                 :default_limit::integer),
-       coalesce(a.due_at, clock.t + coalesce(a.delay_ms, 0) * interval '1 millisecond'), a.payload, a.trace_id,
+       -- A job that begins by waiting for a decision has a due time only if the caller gave one.
+       coalesce(a.due_at, clock.t + coalesce(a.delay_ms, case when :role::text = 'ready' then 0 end)
+                          * interval '1 millisecond'), a.payload, a.trace_id,
        a.correlation_id, :created_by::text, a.key, clock.t, clock.t
 from (
         -- A statement that makes one job may also notify listeners: that saves the worker which waits for it a round trip.

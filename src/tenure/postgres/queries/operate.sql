@@ -38,7 +38,10 @@ decided as materialized (
            chosen.trigger, path.hops, undoable,
            -- Effects that could not be undone keep the failure for which they should have been.
            case when pending is not null and chosen.trigger = 'dead_letter'
-                then coalesce(error, '{}') || jsonb_build_object('failure', pending -> 'error') else error end as error,
+                then coalesce(error, '{}') || jsonb_build_object('failure', pending -> 'error')
+                -- A decision is no failure of a job that goes on.
+                when chosen.trigger = any (:decisions::text[]) and path.role <> 'done' then null
+                else error end as error,
            path.role as to_role, path.letter, path.bump, path.type as event_type,
            greatest(t, updated_at + interval '1 microsecond') as ts,
            coalesce(:actor::text, lease_owner, 'unknown') as actor,
@@ -52,6 +55,8 @@ decided as materialized (
                    :cap_after_jitter::boolean)
                when 'given' then 0
                when 'now' then 0
+               -- A job that waited for a decision, without a time, is due as soon as it is ready.
+               else case when path.role = 'ready' and due_at is null then 0 end
            end as wait_ms,
            case
                when not is_ours then 'contract'

@@ -8,8 +8,8 @@ with clock as materialized (
 machine as materialized (
     select * from unnest(
         :contract::text[], :version::text[], :missed::integer[], :heartbeat_ms::integer[], :reclaims::boolean[],
-        :extra::integer[], :default_lease_ms::integer[]
-    ) as m (contract, version, missed, heartbeat_ms, reclaims, extra, lease_ms)
+        :extra::integer[], :default_lease_ms::integer[], :promoted::text[]
+    ) as m (contract, version, missed, heartbeat_ms, reclaims, extra, lease_ms, promoted)
 ),
 held as materialized (
     select machine.contract, found.*
@@ -30,9 +30,11 @@ held as materialized (
 select clock.t as at,
        array(select contract from held where settles) as settle,
        array(select contract from held where expired) as reap,
-       array(select contract from machine where exists (
+       -- In the states that are not named, a person decides, whatever the time.
+       array(select contract from machine where promoted <> '{}' and exists (
            select from tenure.job
            where contract = machine.contract and version = machine.version and role = 'waiting' and due_at <= clock.t
+             and state = any (machine.promoted::text[])
        )) as promote,
        least((select min(lease_ms) from held), (select min(lease_ms) from machine)) / 1000.0::double precision as lease_sec,
        (select count(*) from tenure.contract) as registered,

@@ -6,8 +6,8 @@ inserted as (
     insert into tenure.job (
         contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
         correlation_id, created_by, origin_letter)
-    select contract, :version::text, :state::text, 'ready', :counter::integer, queue, type, tenant_id, priority,
-           max_attempts, clock_timestamp(), payload, correlation_id, :actor::text, id
+    select contract, :version::text, :state::text, :role::text, :counter::integer, queue, type, tenant_id, priority,
+           max_attempts, case when :role::text = 'ready' then clock_timestamp() end, payload, correlation_id, :actor::text, id
     from letter
     where status = 'open'
     returning case when id < (select high from tenure.range order by low desc limit 1) then id

@@ -13,8 +13,9 @@ inserted as (
     insert into tenure.job (
         id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
         correlation_id, created_by)
-    select linked.as_job_id, ended.contract, :version::text, :state::text, 'ready', :counter::integer, ended.queue,
-           ended.type, ended.tenant_id, ended.priority, ended.max_attempts, clock_timestamp(), ended.payload,
+    select linked.as_job_id, ended.contract, :version::text, :state::text, :role::text, :counter::integer, ended.queue,
+           ended.type, ended.tenant_id, ended.priority, ended.max_attempts, case when :role::text = 'ready' then clock_timestamp() end,
+           ended.payload,
            coalesce(ended.correlation_id, tenure.made_id('correlation', ended.id)), :actor::text
     from linked join ended on ended.id = linked.job_id
     returning case when id < (select high from tenure.range order by low desc limit 1) then id
