@@ -43,8 +43,7 @@ class Registry:
             self.installation = installation
             if (name, version) not in self._bound:
                 try:
-                    # A caller's connection may be set to leave JSON as it is.
-                    self.add(from_description(json.loads(declaration) if isinstance(declaration, str) else declaration))
+                    self.add(from_description(json.loads(declaration)))
                 except (TypeError, KeyError, ValueError, AttributeError) as error:
                     # From a newer release, or this process's numbers do not fit. Other contracts still work.
                     if (name, version) not in self._unreadable:
