@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from tenure.errors import Refused
+from tenure.errors import BadInput, Refused
 from tenure.jobs import validation
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import NewJob
@@ -82,6 +82,11 @@ class CallersTransaction:
         held = call.held
         result = None if call.result is None else validation.to_json("result", call.result, self._max_bytes)
         bound = yield from self._registry.bound_contract(held.contract, held.version)
+        if not bound.contract.workers_see_database:
+            raise BadInput(
+                f"workers of contract {bound.contract.name} never see the database: complete_in cannot end its jobs. "
+                "Next: return the result from the handler"
+            )
         # Not the short statement: this one says in one step why it refuses. What follows a commit point is upkeep's.
         (outcome,) = yield from move(Batch(bound, "succeed", [held.id], [held], results=[result]), is_atomic=True)
         if isinstance(outcome, Refused):
