@@ -294,6 +294,9 @@ async def test_asyncpg_errors_reach_their_user_as_asyncpg_errors(app: App, db: H
     db.sql("create trigger no before insert on tenure.job for each row execute function public.no()")
     async with with_asyncpg(dsn) as caller:
         with pytest.raises(asyncpg.CheckViolationError, match="no"):
+            await done(app.tasks["send"].options(key="k").enqueue_in(caller.connection, "ada"))
+        await done(caller.execute("select 1"))  # several steps are in a savepoint
+        with pytest.raises(asyncpg.CheckViolationError, match="no"):
             await done(app.tasks["send"].enqueue_in(caller.connection, "ada"))
         with pytest.raises(asyncpg.InFailedSQLTransactionError):
             await done(app.tasks["send"].enqueue_in(caller.connection, "ada"))
