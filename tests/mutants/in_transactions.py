@@ -57,7 +57,7 @@ MUTANTS = (
         "postgres/asyncpg_statement.py",
         'return _PARAMETER.sub(r"$\\1::text", text)',
         "return text",
-        (f"{_IN}key_gives_the_first_job_and_other_work_under_it_is_a_conflict[asyncpg]",),
+        (f"{_IN}asyncpg_gets_every_parameter_of_every_statement_as_text",),
     ),
     Mutant(
         "savepoint-of-asyncpg-kept",
