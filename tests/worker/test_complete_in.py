@@ -316,15 +316,15 @@ async def test_wrong_call_leaves_the_job_to_its_handler(app: App, dsn: str, db: 
 
     @app.task
     async def work(ctx: tenure.Context) -> str:
+        async with await psycopg.AsyncConnection.connect(dsn) as other:
+            with pytest.raises(BadInput, match="at most"):
+                await ctx.complete_in(other, "x" * 2_000_000)
         with psycopg.connect(dsn, autocommit=True) as connection:
             for connection_, result in ((connection, 1), ("no", 1), (connection, "x" * 2_000_000)):
                 try:
                     ctx.complete_in(connection_, result)  # type: ignore[arg-type]
                 except BadInput as error:
                     wrong.append(str(error))
-        async with await psycopg.AsyncConnection.connect(dsn) as other:
-            with pytest.raises(BadInput, match="at most"):
-                await ctx.complete_in(other, "x" * 2_000_000)
         return "returned"
 
     ticket = await work.enqueue()

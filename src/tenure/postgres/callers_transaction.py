@@ -40,16 +40,15 @@ class CallersTransaction:
 
     async def run_async(self, connection: Any, plan: Plan[T], verb: str) -> T:
         """Run a plan on an asynchronous connection."""
+        with translate_errors():
+            opened = await open_async_connection(connection, verb)
+            if isinstance(opened, psycopg.AsyncConnection):
+                return await run(opened, plan)
         try:
             with translate_errors():
-                opened = await open_async_connection(connection, verb)
-                if isinstance(opened, psycopg.AsyncConnection):
-                    return await run(opened, plan)
                 return await run_asyncpg(opened, plan)
         except psycopg.Error as error:
-            if error.__cause__ is None:
-                raise
-            raise error.__cause__ from None  # asyncpg's own, which its user expects
+            raise error.__cause__ or error from None  # asyncpg's own error, which its user expects
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
         """Enqueue jobs, all or none of them bad; a key that stands for other work raises its conflict."""
