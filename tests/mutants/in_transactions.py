@@ -65,8 +65,11 @@ MUTANTS = (
         "postgres/asyncpg_statement.py",
         """    except Exception:
         await _send(connection, "rollback to savepoint tenure")
+        await _send(connection, "release savepoint tenure")
+        raise
 """,
         """    except Exception:
+        raise
 """,
         (f"{_IN}asyncpg_errors_reach_their_user_as_asyncpg_errors",),
     ),
