@@ -13,7 +13,7 @@ from tenure.errors import Unsound
 from tenure.jobs.why import explain_job, next_commands
 from tenure.model.explore import explore
 from tenure.model.fold import fold
-from tenure.model.step import Action, Row, Standing, Stepped, new_standing, step
+from tenure.model.step import Action, LogRow, Standing, Stepped, new_standing, step
 from tests.decisions import OWN, PURCHASE, REVIEW
 from tests.lives import NOW, life
 
@@ -152,7 +152,7 @@ def test_a_loop_of_decisions_without_an_end_is_found() -> None:
 
 
 def test_a_log_of_decisions_folds_to_where_the_job_stands() -> None:
-    job, log = new_standing(PURCHASE), list[Row]()
+    job, log = new_standing(PURCHASE), list[LogRow]()
     for state in ("waiting_approval", "approved"):
         outcome = step(PURCHASE, job, Action("transition", to=state))
         assert isinstance(outcome, Stepped)

@@ -17,6 +17,7 @@ from tests.mutants import (
     in_ranges,
     in_succeed,
     in_surfaces,
+    in_transactions,
     in_visible,
     in_worker,
     in_workers,
@@ -43,6 +44,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_model,
         in_workers,
         in_visible,
+        in_transactions,
     )
     for mutant in part.MUTANTS
 )

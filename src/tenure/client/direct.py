@@ -20,7 +20,7 @@ from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Job, NewJob
 from tenure.jobs.job_type import JobType
 from tenure.jobs.live_worker import LiveWorker
-from tenure.jobs.outcome import Enqueued
+from tenure.jobs.outcome import Enqueued, Moved
 from tenure.queue import HolderReports
 
 if TYPE_CHECKING:
