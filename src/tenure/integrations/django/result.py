@@ -1,0 +1,1 @@
+"""A job and its log as a result of Django's tasks framework."""

@@ -1,0 +1,120 @@
+"""Tenure in FastAPI: a lifespan that closes the app and may run a worker, and dependencies that enqueue.
+
+    api = FastAPI(lifespan=lifespan(app, worker=True))
+
+    JobQueue = Annotated[Enqueue, Depends(Enqueue.using(get_session))]
+
+    @api.post("/orders")
+    async def order(session: Session, enqueue: JobQueue) -> …:
+        …
+        await enqueue(confirm, order.id)     # committed with the order, or not at all
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, Self, TypeVar, get_origin
+
+from fastapi import Depends, FastAPI
+
+from tenure.errors import BadInput
+from tenure.task import Task, Ticket
+
+if TYPE_CHECKING:
+    from tenure.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+#: A lifespan as FastAPI takes it: what it yields is the state of the application's requests.
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+
+_log = logging.getLogger("tenure.worker")
+
+
+def lifespan(app: App, own: Lifespan | None = None, *, worker: bool = False, **options: Any) -> Lifespan:
+    """Return a lifespan around `own`: with `worker=True` it runs a worker with these options of `app.worker`.
+
+    The worker starts after `own` has started, stops before `own` ends, and leaves signals to the server. The app's
+    connections are closed last.
+    """
+    if options and not worker:
+        raise BadInput(f"lifespan got options of a worker: {', '.join(options)}. Next: give worker=True too")
+
+    @asynccontextmanager
+    async def run(api: FastAPI) -> AsyncIterator[Mapping[str, Any] | None]:
+        async with app, own(api) if own is not None else nullcontext() as state:
+            if not worker:
+                yield state
+                return
+            async with _working(app, options):
+                yield state
+
+    return run
+
+
+@asynccontextmanager
+async def _working(app: App, options: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Run a worker until the block ends; a worker that ends by itself is logged, and the server serves on."""
+    worker = app.worker(**options)
+    running = asyncio.create_task(worker.run(handle_signals=False), name=f"tenure worker {worker.name}")
+    running.add_done_callback(_log_failure)
+    try:
+        yield
+    finally:
+        worker.stop()
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:  # the server does not wait: handlers are cancelled, their jobs handed back
+            running.cancel()
+            await asyncio.wait([running])
+            raise
+
+
+def _log_failure(running: asyncio.Task[None]) -> None:
+    if not running.cancelled() and (error := running.exception()) is not None:
+        _log.error(
+            "%s failed, and no longer runs jobs; the server serves on. Next: correct the cause and restart the server",
+            running.get_name(), exc_info=error,
+        )  # fmt: skip
+
+
+class _InTransaction:
+    """Holds the session or connection of a request; made by FastAPI for each request."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @classmethod
+    def using(cls, dependency: Any) -> Callable[..., Self]:
+        """Return a dependency that enqueues in the session, or on the connection, that this dependency gives.
+
+        `dependency` is the function that a route names in `Depends(…)`, or the whole `Annotated[…, Depends(…)]`.
+        """
+
+        def enqueue_in(connection: Any) -> Self:
+            return cls(connection)
+
+        is_annotated = get_origin(dependency) is Annotated
+        enqueue_in.__annotations__["connection"] = dependency if is_annotated else Annotated[Any, Depends(dependency)]
+        return enqueue_in
+
+
+class Enqueue(_InTransaction):
+    """Enqueues in the request's own transaction: an asynchronous session or connection."""
+
+    async def __call__(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
+        """Enqueue a job for this call of the task; it exists when the request's transaction commits."""
+        ticket: Ticket[R] = await task.enqueue_in(self._connection, *args, **kwargs)
+        return ticket
+
+
+class EnqueueSync(_InTransaction):
+    """Enqueues in the request's own transaction: a synchronous session or connection, in a plain `def` route."""
+
+    def __call__(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
+        """Enqueue a job for this call of the task; it exists when the request's transaction commits."""
+        ticket: Ticket[R] = task.enqueue_in(self._connection, *args, **kwargs)
+        return ticket
