@@ -15,8 +15,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from tenure.client.bulk_enqueue import BulkEnqueue, SendBatch
@@ -35,10 +36,12 @@ from tenure.settings import Settings
 from tenure.task import CHILD, Call, Decorator, Options, Task, Ticket, check_timeout
 
 if TYPE_CHECKING:
+    from tenure.client.caller_transaction import CallerTransactions
     from tenure.client.connections import JobClient
     from tenure.context import Context
+    from tenure.jobs.connection_types import AsyncConnection, SyncConnection
+    from tenure.jobs.holder_call import HolderCall
     from tenure.jobs.outcome import Moved, Noted
-    from tenure.postgres.enqueue_in import TransactionEnqueue
     from tenure.worker import Worker
 
 _log = logging.getLogger("tenure")
@@ -48,6 +51,12 @@ T = TypeVar("T")
 
 #: Seconds between two reads of a job's result: the first and the longest; they double in between.
 _FIRST_POLL_S, _MAX_POLL_S = 0.005, 0.5
+_AFTER_COMMIT = "Next: enqueue after the commit, with options(key=…) so that it can be repeated"
+#: What to do instead of a call in the caller's own transaction when there is a dispatcher.
+_REMOTE_NEXT = {
+    "enqueue_in": _AFTER_COMMIT, "enqueue_many_in": _AFTER_COMMIT,
+    "complete_in": "Next: commit, then return the result from the handler",
+}  # fmt: skip
 
 
 class App:
@@ -75,7 +84,7 @@ class App:
         self._declared: set[JobType] = set()
         self._seen_workers = SeenWorkers()
         self._module = module_name(sys._getframe(1).f_globals)
-        self._transaction_enqueue: TransactionEnqueue | None = None
+        self._caller_transactions: CallerTransactions | None = None
         self._connections = Connections(
             database_url or self.settings.database_url, self.settings, self._forget, self._seen_workers.close
         )
@@ -169,9 +178,7 @@ class App:
         bulk, waiting = BulkEnqueue(self._ready_to_make, progress), list[NewJob]()
         try:
             async for call in _each(calls):
-                if not isinstance(call, Call):
-                    raise BadInput(f"enqueue_many takes task.call(…), not {call!r}")
-                waiting.append(call.job)
+                waiting.append(_job_of(call))
                 if len(waiting) == batch:
                     await bulk.send(waiting)
                     waiting = []
@@ -182,6 +189,34 @@ class App:
             await bulk.add_notes(error)
             raise
         return bulk.ids
+
+    @overload
+    def enqueue_many_in(
+        self, connection: SyncConnection, calls: Iterable[Call[Any]], *, batch: int = 1_000,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[int]: ...  # fmt: skip
+    @overload
+    def enqueue_many_in(
+        self, connection: AsyncConnection, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]], *, batch: int = 1_000,
+        progress: Callable[[int], None] | None = None,
+    ) -> Awaitable[list[int]]: ...  # fmt: skip
+    def enqueue_many_in(
+        self, connection: Any, calls: Any, *, batch: int = 1_000, progress: Callable[[int], None] | None = None
+    ) -> Any:
+        """Enqueue any number of calls in the caller's own transaction, batch by batch; returns their ids.
+
+        With an asynchronous connection the result must be awaited. A key that stands for other work raises
+        IdempotencyConflict; jobs that were made before it stay in the transaction.
+        """
+        validation.check_integer("batch", batch, 1, validation.MAX_BATCH)
+
+        async def jobs() -> AsyncIterator[NewJob]:
+            async for call in _each(calls):
+                yield _job_of(call)
+
+        return self._in_transaction(
+            connection, "enqueue_many_in", lambda known: known.enqueue_many(connection, jobs(), batch, progress)
+        )
 
     @overload
     async def result(self, job: Ticket[R], *, timeout: float | None = None) -> R: ...
@@ -310,7 +345,7 @@ class App:
     def _forget(self) -> None:
         """Forget what is known of the database: the address changed."""
         self._declared.clear()
-        self._transaction_enqueue = None
+        self._caller_transactions = None
 
     async def _client(self) -> JobClient:
         """Return this loop's client, with the tasks' types declared."""
@@ -352,29 +387,33 @@ class App:
         return together
 
     def _enqueue_in(self, connection: Any, new: Callable[[], NewJob]) -> Any:
+        async def enqueue(transactions: CallerTransactions) -> Ticket[Any]:
+            (made,) = await transactions.enqueue(connection, [new()], "enqueue_in")
+            return Ticket(*made)
+
+        return self._in_transaction(connection, "enqueue_in", enqueue)
+
+    def _succeed_in(self, connection: Any, call: HolderCall) -> Any:
+        return self._in_transaction(connection, "complete_in", lambda known: known.succeed(connection, call))
+
+    def _in_transaction(
+        self, connection: Any, verb: str, work: Callable[[CallerTransactions], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        """Do something in the caller's transaction; returns an awaitable if the connection is asynchronous."""
         if self._connections.is_remote:
             raise BadInput(
-                "enqueue_in creates a job in a database transaction, and this app uses a dispatcher. "
-                "Next: enqueue after the commit, with options(key=…) so that it can be repeated"
+                f"{verb} writes in your own transaction, and this app uses a dispatcher. {_REMOTE_NEXT[verb]}"
             )
-        from tenure.postgres.enqueue_in import TransactionEnqueue, is_async
-        from tenure.postgres.registry import Registry
+        from tenure.postgres.callers_connection import is_async
 
-        waits = is_async(connection)  # checked first, so that a forgotten connection is reported as such
-        job = new()
-        if self._transaction_enqueue is None:
-            self._transaction_enqueue = TransactionEnqueue(
-                Registry(self.settings.numbers), self.settings.max_payload_bytes, wake=self.settings.wakeups
-            )
-        joining = self._transaction_enqueue
+        waits = is_async(connection, verb)  # checked first, so that a forgotten connection is reported as such
+        if self._caller_transactions is None:
+            from tenure.client.caller_transaction import CallerTransactions
 
-        async def join(job: NewJob) -> Enqueued:
-            return await joining.make_async(connection, job) if waits else joining.make(connection, job)
-
-        async def ticket() -> Ticket[Any]:
-            return Ticket(*await enqueue_through(self.middleware, job, join))
-
-        return ticket() if waits else run_without_waiting(ticket())
+            through = partial(enqueue_through, self.middleware) if self.middleware else None
+            self._caller_transactions = CallerTransactions(self.settings, through)
+        done = work(self._caller_transactions)
+        return done if waits else run_without_waiting(done)
 
 
 def _job_type(name: str, contract: str, overrides: Mapping[str, Any]) -> JobType | None:
@@ -406,6 +445,12 @@ def _namespace(name: str) -> str:
 
 def _id(job: Ticket[Any] | int) -> int:
     return job.id if isinstance(job, Ticket) else job
+
+
+def _job_of(call: object) -> NewJob:
+    if not isinstance(call, Call):
+        raise BadInput(f"enqueue_many takes task.call(…), not {call!r}")
+    return call.job
 
 
 async def _each(calls: Iterable[T] | AsyncIterable[T]) -> AsyncIterable[T]:

@@ -29,9 +29,8 @@ from tenure.jobs.job_type import JobType
 if TYPE_CHECKING:
     from typing import Concatenate
 
-    from psycopg import AsyncConnection, Connection
-
     from tenure.app import App
+    from tenure.jobs.connection_types import AsyncConnection, SyncConnection
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -175,15 +174,14 @@ class Task(Generic[P, R]):
         return self.app._connections.wait(self.app._enqueue(self._new(args, kwargs)))
 
     @overload
-    def enqueue_in(
-        self, connection: AsyncConnection[Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Awaitable[Ticket[R]]: ...
+    def enqueue_in(self, connection: SyncConnection, /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]: ...
     @overload
-    def enqueue_in(self, connection: Connection[Any], /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]: ...
+    def enqueue_in(self, connection: AsyncConnection, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[Ticket[R]]: ...
     def enqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Enqueue a job in the caller's own transaction: a commit creates the job, a rollback does not.
 
-        With an asynchronous connection the result must be awaited.
+        The connection is one of psycopg, asyncpg, SQLAlchemy (also a Session) or Django, inside of a transaction. With
+        an asynchronous connection the result must be awaited.
         """
         return self.app._enqueue_in(connection, lambda: self._new(args, kwargs))
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import asyncpg
 from psycopg import AsyncConnection, Connection
+from sqlalchemy import Connection as SqlConnection
+from sqlalchemy.ext.asyncio import AsyncConnection as AsyncSqlConnection
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 import tenure
 
@@ -38,6 +45,28 @@ async def total_of(month: str) -> int:
 @report.compensate("total")
 async def forget(result: int) -> None:
     """What undoes it."""
+
+
+async def in_transactions(
+    session: Session,
+    scoped: scoped_session[Session],
+    plain: SqlConnection,
+    async_session: AsyncSession,
+    async_scoped: async_scoped_session[AsyncSession],
+    async_plain: AsyncSqlConnection,
+    own: asyncpg.Connection[Any],
+    pooled: asyncpg.pool.PoolConnectionProxy[Any],
+) -> None:
+    """Each library's connection; the asynchronous ones are awaited."""
+    tickets: list[tenure.Ticket[int]] = [add.enqueue_in(one, 1) for one in (session, scoped, plain)]
+    tickets.append(await add.enqueue_in(async_session, 1))
+    tickets.append(await add.enqueue_in(async_scoped, 1))
+    tickets.append(await add.enqueue_in(async_plain, 1))
+    tickets.append(await add.enqueue_in(own, 1))
+    tickets.append(await add.enqueue_in(pooled, 1))
+    ids: list[int] = app.enqueue_many_in(session, [add.call(1), send.call("a", subject="b")])
+    ids += await app.enqueue_many_in(own, (add.call(n) for n in range(2)))
+    print(tickets, ids)
 
 
 async def main(connection: Connection, asynchronous: AsyncConnection) -> None:

@@ -10,8 +10,9 @@
                     engine.py: pools, retries     statement.py: binds values and executes each step
 
 A plan yields statements and receives their rows; it never waits. `engine.py` runs plans on its own connections,
-`enqueue_in.py` runs them on a connection of the caller. `bound_contract.py` and `registry.py` turn contracts into
-parameter values. `migrate.py` and `views.py` create the schema.
+`callers_transaction.py` runs them on a connection of the caller (psycopg, asyncpg, SQLAlchemy, Django: see
+`callers_connection.py`). `bound_contract.py` and `registry.py` turn contracts into parameter values. `migrate.py` and
+`views.py` create the schema.
 
 The guarantee: every state change, under every contract, is one statement that checks the state and the lease, changes
 the row and writes exactly one log row. A move is sent by `move.py`, through `queries/finish.sql`, `expire.sql`,

@@ -196,23 +196,23 @@ class EnqueueVerbs(EngineUser):
         if created_by is not None:
             validation.check_name("created_by", created_by)
         alike = validation.differ_only_in_payload(jobs)
-        places_by_contract = {(jobs[0].contract, jobs[0].version): range(len(jobs))} if alike else _group_places(jobs)
+        places_by_contract = {(jobs[0].contract, jobs[0].version): range(len(jobs))} if alike else group_places(jobs)
         groups = []
         for (contract, version), places in places_by_contract.items():
             bound = await self._engine.bound_contract(contract, version)
-            payloads = _check(bound.contract, jobs, places, self._max_bytes, alike=alike)
+            payloads = check_jobs(bound.contract, jobs, places, self._max_bytes, alike=alike)
             groups.append(JobGroup(bound, jobs if alike else [jobs[n] for n in places], payloads, alike))
         return PreparedJobs(jobs, list(places_by_contract.values()), groups, created_by)
 
     async def insert_prepared(self, prepared: PreparedJobs) -> list[Enqueued | Refused]:
         """Insert prepared jobs, with one statement per contract; one answer per job, in order."""
-        jobs, group_places, groups, created_by = prepared
+        jobs, places_of_groups, groups, created_by = prepared
         notification = self._engine.wakeups.take_immediate(jobs[0]) if _is_one_statement(groups) else None
         overflow = self._engine.wakeups.overflow
         plan = partial(enqueue_plan, groups, created_by, notification, overflow)
         made = await self._engine.run_and_extend_ranges(plan) if groups else []
         answers: list[Any] = [None] * len(jobs)
-        for places, part in zip(group_places, made, strict=True):
+        for places, part in zip(places_of_groups, made, strict=True):
             if len(part) == len(jobs):
                 answers = list(part)
                 break
@@ -229,7 +229,7 @@ class EnqueueVerbs(EngineUser):
         return answers
 
 
-def _group_places(jobs: Sequence[NewJob]) -> dict[tuple[str, str | None], Sequence[int]]:
+def group_places(jobs: Sequence[NewJob]) -> dict[tuple[str, str | None], Sequence[int]]:
     """The places of the jobs of each contract and version."""
     groups: dict[tuple[str, str | None], list[int]] = {}
     for n, job in enumerate(jobs):
@@ -239,7 +239,7 @@ def _group_places(jobs: Sequence[NewJob]) -> dict[tuple[str, str | None], Sequen
     return dict(groups)
 
 
-def _check(
+def check_jobs(
     contract: Contract, jobs: Sequence[NewJob], places: Sequence[int], max_bytes: int, *, alike: bool
 ) -> list[str]:
     """Check jobs; returns their payloads as JSON. Of jobs that are alike, only the first is checked completely."""

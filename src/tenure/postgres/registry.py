@@ -6,6 +6,7 @@ an unknown version reads the registry again. The numbers (lease, limit, backoff)
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -42,7 +43,7 @@ class Registry:
             self.installation = installation
             if (name, version) not in self._bound:
                 try:
-                    self.add(from_description(declaration))
+                    self.add(from_description(json.loads(declaration)))
                 except (TypeError, KeyError, ValueError, AttributeError) as error:
                     # From a newer release, or this process's numbers do not fit. Other contracts still work.
                     if (name, version) not in self._unreadable:
