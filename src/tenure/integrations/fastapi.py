@@ -1,13 +1,13 @@
 """Tenure in FastAPI: a lifespan that closes the app and may run a worker, and dependencies that enqueue.
 
-    api = FastAPI(lifespan=lifespan(app, worker=True))
+api = FastAPI(lifespan=lifespan(app, worker=True))
 
-    JobQueue = Annotated[Enqueue, Depends(Enqueue.using(get_session))]
+JobQueue = Annotated[Enqueue, Depends(Enqueue.using(get_session))]
 
-    @api.post("/orders")
-    async def order(session: Session, enqueue: JobQueue) -> …:
-        …
-        await enqueue(confirm, order.id)     # committed with the order, or not at all
+@api.post("/orders")
+async def order(session: Session, enqueue: JobQueue) -> …:
+    …
+    await enqueue(confirm, order.id)     # committed with the order, or not at all
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, Self, TypeVar, get_origin
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_origin
 
 from fastapi import Depends, FastAPI
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 #: A lifespan as FastAPI takes it: what it yields is the state of the application's requests.
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any] | None]]
 
@@ -81,40 +83,51 @@ def _log_failure(running: asyncio.Task[None]) -> None:
         )  # fmt: skip
 
 
-class _InTransaction:
-    """Holds the session or connection of a request; made by FastAPI for each request."""
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """Enqueues in the request's own transaction: an asynchronous session or connection."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    connection: Any
 
     @classmethod
-    def using(cls, dependency: Any) -> Callable[..., Self]:
-        """Return a dependency that enqueues in the session, or on the connection, that this dependency gives.
+    def using(cls, dependency: Any) -> Callable[[Any], Enqueue]:
+        """Return a dependency that enqueues in what this dependency gives: a session, or a connection.
 
         `dependency` is the function that a route names in `Depends(…)`, or the whole `Annotated[…, Depends(…)]`.
         """
-
-        def enqueue_in(connection: Any) -> Self:
-            return cls(connection)
-
-        is_annotated = get_origin(dependency) is Annotated
-        enqueue_in.__annotations__["connection"] = dependency if is_annotated else Annotated[Any, Depends(dependency)]
-        return enqueue_in
-
-
-class Enqueue(_InTransaction):
-    """Enqueues in the request's own transaction: an asynchronous session or connection."""
+        return _after(dependency, cls)
 
     async def __call__(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Enqueue a job for this call of the task; it exists when the request's transaction commits."""
-        ticket: Ticket[R] = await task.enqueue_in(self._connection, *args, **kwargs)
+        ticket: Ticket[R] = await task.enqueue_in(self.connection, *args, **kwargs)
         return ticket
 
 
-class EnqueueSync(_InTransaction):
+@dataclass(frozen=True, slots=True)
+class EnqueueSync:
     """Enqueues in the request's own transaction: a synchronous session or connection, in a plain `def` route."""
+
+    connection: Any
+
+    @classmethod
+    def using(cls, dependency: Any) -> Callable[[Any], EnqueueSync]:
+        """The same as `Enqueue.using`, for a dependency that gives a synchronous session or connection."""
+        return _after(dependency, cls)
 
     def __call__(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Enqueue a job for this call of the task; it exists when the request's transaction commits."""
-        ticket: Ticket[R] = task.enqueue_in(self._connection, *args, **kwargs)
+        ticket: Ticket[R] = task.enqueue_in(self.connection, *args, **kwargs)
         return ticket
+
+
+def _after(dependency: Any, make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return a dependency that makes something of what another dependency gives."""
+
+    def made(connection: Any) -> T:
+        return make(connection)
+
+    # FastAPI reads the annotation; the whole `Annotated[…]` keeps the scope, so that a request has one session.
+    made.__annotations__["connection"] = (
+        dependency if get_origin(dependency) is Annotated else Annotated[Any, Depends(dependency)]
+    )
+    return made

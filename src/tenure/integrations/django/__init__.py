@@ -11,6 +11,7 @@ Jobs are enqueued and read on Django's own connection, inside `transaction.atomi
 """
 
 from tenure.integrations.django.backend import TenureBackend
-from tenure.integrations.django.project import app, database_url
+from tenure.integrations.django.connection import database_url
+from tenure.integrations.django.project import app
 
 __all__ = ["TenureBackend", "app", "database_url"]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
-
-from tenure.errors import TenureError
+from typing import TYPE_CHECKING, Any
 
 IN_DJANGO = find_spec("django.tasks") is not None
 if not IN_DJANGO and find_spec("django_tasks") is None:
-    raise TenureError("Django before 6.0 has no tasks framework. Next: pip install django-tasks")
+    raise ImportError("Django before 6.0 has no tasks framework. Next: pip install django-tasks")
 
 if TYPE_CHECKING or not IN_DJANGO:
     from django_tasks import task_backends
@@ -24,7 +22,10 @@ else:
     from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
 
+#: READY, RUNNING, SUCCESSFUL, FAILED; Django has no types for an enumeration.
+Status: Any = TaskResultStatus
+
 __all__ = [
-    "BaseTaskBackend", "Task", "TaskContext", "TaskError", "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus",
+    "BaseTaskBackend", "Status", "Task", "TaskContext", "TaskError", "TaskResult", "TaskResultDoesNotExist",
     "task_backends", "task_enqueued", "task_finished", "task_started",
 ]  # fmt: skip

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -25,13 +25,18 @@ from tenure.app import App
 from tenure.client.connections import Connections
 from tenure.errors import BadInput
 from tenure.integrations.django.connection import database_url
+from tenure.integrations.django.execution import FinishSignal, handler_of
+from tenure.integrations.django.framework import Task as FrameworkTask
 from tenure.integrations.django.framework import task_backends
+from tenure.integrations.django.result import to_priority
 from tenure.postgres.registry import Registry
 from tenure.settings import Settings
 from tenure.task import Task
 
 _apps: dict[tuple[str, str | None], ProjectApp] = {}
 _changing = threading.Lock()
+#: OPTIONS of a backend that are not passed on to `@app.task`.
+_OWN = ("database", "name", "modules", "migrate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,11 @@ class BackendOptions:
     #: The app's name, a prefix of its job types; None: no prefix.
     name: str | None = None
     #: Modules with tasks, beside the modules `tasks` of the installed apps.
-    modules: tuple[str, ...] = ()
+    modules: Sequence[str] = ()
     #: Whether `manage.py migrate` creates and upgrades the schema.
     migrate: bool = True
     #: Options of `@app.task` for every task of the backend.
-    task: Mapping[str, Any] | None = None
+    task: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> BackendOptions:
@@ -55,11 +60,8 @@ class BackendOptions:
         for name, own in (("queue", "queue_name="), ("priority", "priority=")):
             if name in given:
                 raise BadInput(f"OPTIONS of a TenureBackend has no {name!r}. Next: give it to each task, @task({own}…)")
-        task = {name: value for name, value in given.items() if name not in ("database", "name", "modules", "migrate")}
-        return cls(
-            given.get("database", "default"), given.get("name"), tuple(given.get("modules", ())),
-            given.get("migrate", True), task,
-        )  # fmt: skip
+        task = {name: value for name, value in given.items() if name not in _OWN}
+        return cls(**{name: value for name, value in given.items() if name in _OWN}, task=task)
 
 
 class ProjectApp(App):
@@ -68,21 +70,30 @@ class ProjectApp(App):
     def __init__(self, database: str, name: str | None) -> None:
         # Jobs are enqueued on Django's connection, so a dispatcher has no part in it.
         loaded = replace(Settings.load(), dispatcher_url=None, database_url=None, require_database=True)
-        # Imported late: the middleware needs the backend, which needs this module.
-        from tenure.integrations.django.execution import FinishSignal
-
-        super().__init__(name=name, settings=loaded, middleware=[FinishSignal()])
+        #: The framework's tasks, by job type.
+        self.framework_tasks: dict[str, FrameworkTask[..., Any]] = {}
+        super().__init__(name=name, settings=loaded, middleware=[FinishSignal(self.framework_tasks)])
         self.database = database
         self.registry = Registry(loaded.numbers)
         self._module = getattr(settings, "SETTINGS_MODULE", None) or "django"
         self._connections = _ProjectConnections(database, loaded, self._forget, self._seen_workers.close)
 
     def _declare(self, function: Callable[..., Any], **declared: Any) -> Task[..., Any]:
-        name = declared.get("name") or getattr(function, "__name__", type(function).__name__)
+        name = str(declared.get("name") or getattr(function, "__name__", type(function).__name__))
         handler = _with_connections_closed(function)
         full_name = name if self.name is None else f"{self.name}.{name}"
         handler.__module__, handler.__qualname__ = __name__, _home(self.database, full_name)
         return super()._declare(handler, **{**declared, "name": name})
+
+    def declare(self, task: FrameworkTask[..., Any], options: Mapping[str, Any]) -> Task[..., Any]:
+        """Return Tenure's task for a task of the framework, with these options of `@app.task`."""
+        name = task.module_path if self.name is None else f"{self.name}.{task.module_path}"
+        with _changing:
+            if name not in self.tasks:
+                declared = {**options, "name": task.module_path, "queue": task.queue_name}
+                self._declare(handler_of(task), priority=to_priority(task.priority), **declared)
+                self.framework_tasks[name] = task
+            return self.tasks[name]
 
     def worker(self, *, queues: Any = None, **options: Any) -> Any:
         """Return a worker for this app's tasks; by default on the QUEUES of its backends, then those of its tasks."""
