@@ -71,7 +71,7 @@ async def create_tables(_: FastAPI) -> AsyncIterator[None]:
 
 # Here the worker runs inside the server. Beside it: worker=False, and `tenure worker shop:app`.
 INSIDE = os.environ.get("WORKER", "inside") == "inside"
-api = FastAPI(lifespan=lifespan(app, create_tables, worker=INSIDE, **({"grace": 10} if INSIDE else {})))
+api = FastAPI(lifespan=lifespan(app, create_tables, worker=INSIDE, grace=10))
 
 
 class NewOrder(BaseModel):

@@ -17,11 +17,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_origin, overload
 
 from fastapi import Depends, FastAPI
 
-from tenure.errors import BadInput
 from tenure.task import Task, Ticket
 
 if TYPE_CHECKING:
@@ -30,29 +29,29 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-#: A lifespan as FastAPI takes it: what it yields is the state of the application's requests.
-Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+#: What a lifespan yields: the state of the application's requests.
+S = TypeVar("S", bound=Mapping[str, Any] | None)
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[S]]
 
 _log = logging.getLogger("tenure.worker")
 
 
-def lifespan(app: App, own: Lifespan | None = None, *, worker: bool = False, **options: Any) -> Lifespan:
+@overload
+def lifespan(app: App, own: None = None, *, worker: bool = False, **options: Any) -> Lifespan[None]: ...
+@overload
+def lifespan(app: App, own: Lifespan[S], *, worker: bool = False, **options: Any) -> Lifespan[S]: ...
+def lifespan(app: App, own: Any = None, *, worker: bool = False, **options: Any) -> Any:
     """Return a lifespan around `own`: with `worker=True` it runs a worker with these options of `app.worker`.
 
     The worker starts after `own` has started, stops before `own` ends, and leaves signals to the server. The app's
     connections are closed last.
     """
-    if options and not worker:
-        raise BadInput(f"lifespan got options of a worker: {', '.join(options)}. Next: give worker=True too")
 
     @asynccontextmanager
-    async def run(api: FastAPI) -> AsyncIterator[Mapping[str, Any] | None]:
-        async with app, own(api) if own is not None else nullcontext() as state:
-            if not worker:
-                yield state
-                return
-            async with _working(app, options):
-                yield state
+    async def run(api: FastAPI) -> AsyncIterator[Any]:
+        around = nullcontext() if own is None else own(api)
+        async with app, around as state, _working(app, options) if worker else nullcontext():
+            yield state
 
     return run
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from django.db import connections
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections, connections, reset_queries
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
@@ -43,3 +44,13 @@ def database_url(alias: str = "default") -> str:
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     given = connections[alias].get_connection_params()
     return make_conninfo(**{name: value for name, value in given.items() if name in known and value is not None})
+
+
+def close_connections() -> None:
+    """Close this thread's connections of Django that are broken or older than CONN_MAX_AGE, as after a request."""
+    reset_queries()
+    close_old_connections()
+
+
+#: The same in the thread in which the asynchronous calls of Django's ORM run.
+close_connections_async = sync_to_async(close_connections)

@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 
 from tenure.context import current
 from tenure.errors import Refused
+from tenure.integrations.django.connection import close_connections_async
 from tenure.integrations.django.framework import (
     Status,
     Task,
@@ -88,6 +89,7 @@ class FinishSignal(Middleware):
         else:
             object.__setattr__(result, "finished_at", outcome.at)
         await task_finished.asend(type(task.get_backend()), task_result=result)
+        await close_connections_async()
 
 
 def _current_job() -> Job:

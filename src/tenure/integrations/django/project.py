@@ -15,16 +15,14 @@ from importlib import import_module
 from typing import Any
 
 import django
-from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.conf import settings
-from django.db import close_old_connections, reset_queries
 from django.utils.module_loading import autodiscover_modules
 
 from tenure.app import App
 from tenure.client.connections import Connections
 from tenure.errors import BadInput
-from tenure.integrations.django.connection import database_url
+from tenure.integrations.django.connection import close_connections, close_connections_async, database_url
 from tenure.integrations.django.execution import FinishSignal, handler_of
 from tenure.integrations.django.framework import Task as FrameworkTask
 from tenure.integrations.django.framework import task_backends
@@ -166,32 +164,23 @@ def _with_connections_closed(function: Callable[..., Any]) -> Callable[..., Any]
 
         @functools.wraps(function)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            await _close_connections_async()
+            await close_connections_async()
             try:
                 return await function(*args, **kwargs)
             finally:
-                await _close_connections_async()
+                await close_connections_async()
 
         return run_async
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        _close_connections()
+        close_connections()
         try:
             return function(*args, **kwargs)
         finally:
-            _close_connections()
+            close_connections()
 
     return run
-
-
-def _close_connections() -> None:
-    reset_queries()
-    close_old_connections()
-
-
-#: In the thread in which the ORM's asynchronous calls run.
-_close_connections_async = sync_to_async(_close_connections)
 
 
 def _home(database: str, name: str) -> str:
