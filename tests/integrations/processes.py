@@ -11,17 +11,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx2
+from psycopg.conninfo import conninfo_to_dict
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
 
+def as_url(dsn: str) -> str:
+    """The address of a database as a URL, as most libraries want it."""
+    parts: dict[str, Any] = dict(conninfo_to_dict(dsn))
+    name, user = parts.pop("dbname"), parts.pop("user", "")
+    return f"postgresql://{user}@/{name}?{urlencode(parts)}"
+
+
 def environment(dsn: str, more: Mapping[str, str] = {}) -> dict[str, str]:
     """Of a process on this database, without settings of the machine."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("TENURE_", "DJANGO_", "TZ"))}
-    return {**own, "DATABASE_URL": dsn, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
+    return {**own, "DATABASE_URL": as_url(dsn), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
 
 
 def python(dsn: str, directory: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:

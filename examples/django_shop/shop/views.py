@@ -34,6 +34,4 @@ def show_order(request: HttpRequest, order_id: int) -> HttpResponseBase:
     """Show an order, and how its confirmation stands."""
     order = get_object_or_404(Order, pk=order_id)
     confirmation = confirm.get_result(order.confirmation)
-    return JsonResponse(
-        {"packed": order.packed, "confirmation": confirmation.status, "attempts": confirmation.attempts}
-    )
+    return JsonResponse({"packed": order.packed, "confirmation": confirmation.status})
