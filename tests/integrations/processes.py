@@ -53,8 +53,12 @@ def running(dsn: str, directory: Path, log: Path, *words: str, **more: str) -> I
     try:
         yield process
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()  # a parent of worker processes passes it on
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def wait_for(found: Callable[[], Any], what: str, log: Path | None = None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("project")
 
 
 @pytest.fixture
-def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def backends() -> Any:
     """Makes a backend of these OPTIONS."""
     from tenure.integrations.django import TenureBackend
 
-    yield lambda **options: TenureBackend("other", {"OPTIONS": options})
+    return lambda **options: TenureBackend("other", {"OPTIONS": options})
 
 
 def messages(backend: Any) -> list[str]:

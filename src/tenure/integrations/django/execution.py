@@ -7,6 +7,7 @@ FinishSignal  sends `task_finished` when the database has ended the job; an atte
 from __future__ import annotations
 
 import inspect
+import os
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,9 +30,11 @@ from tenure.integrations.django.result import start_result
 from tenure.jobs.job import Job
 from tenure.jobs.outcome import Outcome
 from tenure.middleware import Middleware
+from tenure.task import CHILD
 
 #: The results of attempts of this process that have ended and are not reported yet: (job, claim) → result.
 _ended: dict[tuple[int, int], TaskResult[Any]] = {}
+_MOST_ENDED = 1_000
 
 
 def handler_of(task: Task[..., Any]) -> Callable[..., Any]:
@@ -105,7 +108,12 @@ def _read(task: Task[..., Any], job: Job) -> TaskResult[Any]:
 def _note(job: Job, result: TaskResult[Any], status: Any, value: Any) -> None:
     object.__setattr__(result, "_return_value", value)
     object.__setattr__(result, "status", status)
+    if CHILD in os.environ:  # the worker, another process, reports the job
+        return
     _ended[job.id, job.claims] = result
+    if len(_ended) > _MOST_ENDED:  # some belong to jobs that were lost; of others the database is read
+        for key in list(_ended)[: _MOST_ENDED // 2]:
+            _ended.pop(key, None)
 
 
 def _note_failure(job: Job, result: TaskResult[Any], error: Exception) -> None:
