@@ -223,7 +223,7 @@ def test_another_backend_on_the_same_database_has_its_own_options(db: Harness) -
 
 
 def test_signals_are_sent_at_enqueue_start_and_end_and_not_for_an_attempt_that_is_retried(db: Harness) -> None:
-    from tests.integrations.tasks import add_async, attempt, plain
+    from tests.integrations.tasks import add_async, attempt, plain, unstorable
 
     sent: list[Any] = []
 
@@ -236,21 +236,22 @@ def test_signals_are_sent_at_enqueue_start_and_end_and_not_for_an_attempt_that_i
     for signal in (task_enqueued, task_started, task_finished):
         signal.connect(note)
     try:
-        one, two, three = add_async.enqueue(1), attempt.enqueue(1), attempt.enqueue(9)
+        one, two, three, four = add_async.enqueue(1), attempt.enqueue(1), attempt.enqueue(9), unstorable.enqueue()
         with transaction.atomic():
             plain.enqueue_in(connection, 1)
-        to_the_end(db, one, two, three)
+        to_the_end(db, one, two, three, four)
     finally:
         for signal in (task_enqueued, task_started, task_finished):
             signal.disconnect(note)
-    of = {each.id: [(name, *rest) for name, job, *rest in sent if job == each.id] for each in (one, two, three)}
+    of = {each.id: [(name, *rest) for name, job, *rest in sent if job == each.id] for each in (one, two, three, four)}
     begun = ("enqueued", READY, 0, False, None)
     assert of[one.id] == [begun, ("started", RUNNING, 1, False, None), ("finished", SUCCESSFUL, 1, True, 2)]
     assert [each[:3] for each in of[two.id]] == [
         begun[:3], ("started", RUNNING, 1), ("started", RUNNING, 2), ("finished", SUCCESSFUL, 2),
     ]  # fmt: skip
     assert of[three.id][-1] == ("finished", FAILED, 3, True, None)
-    assert len(sent) == len(of[one.id]) + len(of[two.id]) + len(of[three.id])
+    assert of[four.id][-1] == ("finished", FAILED, 1, True, None)  # its function returned, and its job failed
+    assert len(sent) == sum(map(len, of.values()))
 
 
 def test_connections_are_closed_after_a_run(db: Harness) -> None:

@@ -22,7 +22,7 @@ from tenure.integrations.django.framework import (
     TaskResult,
     TaskResultDoesNotExist,
     task_enqueued,
-)  # fmt: skip
+)
 from tenure.integrations.django.project import BackendOptions, ProjectApp, load, shared_app
 from tenure.integrations.django.result import read_job, to_priority, to_result
 from tenure.jobs import validation

@@ -25,15 +25,15 @@ from tenure.integrations.django.framework import (
     TaskResult,
     task_finished,
     task_started,
-)  # fmt: skip
+)
 from tenure.integrations.django.result import start_result
 from tenure.jobs.job import Job
 from tenure.jobs.outcome import Outcome
 from tenure.middleware import Middleware
 from tenure.task import CHILD
 
-#: The results of attempts of this process that have ended and are not reported yet: (job, claim) → result.
-_ended: dict[tuple[int, int], TaskResult[Any]] = {}
+#: Results of attempts that have ended here and are not reported yet: installation, job and claim → result.
+_ended: dict[tuple[str, int, int], TaskResult[Any]] = {}
 _MOST_ENDED = 1_000
 
 
@@ -84,10 +84,11 @@ class FinishSignal(Middleware):
 
     async def finish(self, job: Job, outcome: Outcome) -> None:
         """Send the signal if the job has ended; what this process did not run is read from the database."""
-        result, task = _ended.pop((job.id, job.claims), None), self._tasks.get(job.type)
+        result, task = _ended.pop(_attempt(job), None), self._tasks.get(job.type)
         if task is None or isinstance(outcome, Refused) or outcome.role != "done":
             return
-        if result is None or outcome.trigger not in ("succeed", "exhaust", "fatal"):
+        # A function may return what ends the job in another way: a `Cancel`, or what is no JSON.
+        if result is None or (result.status == Status.SUCCESSFUL) != (outcome.trigger == "succeed"):
             result = await sync_to_async(_read)(task, job)
         else:
             object.__setattr__(result, "finished_at", outcome.at)
@@ -101,6 +102,10 @@ def _current_job() -> Job:
     return running.job
 
 
+def _attempt(job: Job) -> tuple[str, int, int]:
+    return job.installation, job.id, job.claims
+
+
 def _read(task: Task[..., Any], job: Job) -> TaskResult[Any]:
     return task.get_backend().get_result(str(job.id))
 
@@ -110,7 +115,7 @@ def _note(job: Job, result: TaskResult[Any], status: Any, value: Any) -> None:
     object.__setattr__(result, "status", status)
     if CHILD in os.environ:  # the worker, another process, reports the job
         return
-    _ended[job.id, job.claims] = result
+    _ended[_attempt(job)] = result
     if len(_ended) > _MOST_ENDED:  # some belong to jobs that were lost; of others the database is read
         for key in list(_ended)[: _MOST_ENDED // 2]:
             _ended.pop(key, None)

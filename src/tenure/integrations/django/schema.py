@@ -17,14 +17,15 @@ from tenure.postgres.registry import Registry
 from tenure.settings import Settings
 
 
-def migrate_schema(*, using: str, verbosity: int = 1, **_: Any) -> None:
+def migrate_schema(*, using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
     """Create or upgrade the schema in a database that was just migrated, if a backend of the settings uses it."""
     wanted = [backend for backend in backends() if backend.tenure_options.database == using]
     if not any(backend.tenure_options.migrate for backend in wanted):
         return
     report = migrate(_direct_url(using))
     if verbosity >= 1 and (report.applied or report.registered):
-        print(f"  Tenure: applied {len(report.applied)} migrations, registered {len(report.registered)} contracts")
+        said = f"  Tenure: applied {len(report.applied)} migrations, registered {len(report.registered)} contracts"
+        (print if stdout is None else stdout.write)(said)
 
 
 def check_schema(*, databases: Sequence[str] | None = None, **_: Any) -> Iterable[checks.CheckMessage]:

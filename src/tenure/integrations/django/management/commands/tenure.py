@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,7 +61,10 @@ def _as_process(words: list[str], url: str) -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     sys.argv = ["tenure", *words]
     os.environ["DATABASE_URL"] = url
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    os.environ.pop("TENURE_DISPATCHER_URL", None)
+    # Where the project is, also for programs of other Python versions: without the libraries of this one.
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path and not path.startswith(libraries))
     try:
         yield
     finally:
