@@ -53,7 +53,7 @@ MUTANTS = (
         "The process that runs one job alone cannot find a Django project's task",
         f"{_DJANGO}/project.py",
         "        handler.__module__, handler.__qualname__ = __name__, _home(self.database, full_name)\n",
-        "        handler.__qualname__ = f'<locals>.{_home(self.database, full_name)}'\n",
+        "        handler.__qualname__ = _home(self.database, full_name)\n",
         ("integrations/test_django_processes.py::test_a_backend_whose_tasks_have_processes_of_their_own",),
     ),
     Mutant(
