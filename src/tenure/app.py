@@ -36,8 +36,8 @@ from tenure.settings import Settings
 from tenure.task import CHILD, Call, Decorator, Options, Task, Ticket, check_timeout
 
 if TYPE_CHECKING:
-    from tenure.client.caller_transaction import CallerTransactions
     from tenure.client.connections import JobClient
+    from tenure.client.transaction_calls import TransactionCalls
     from tenure.context import Context
     from tenure.jobs.connection_types import AsyncConnection, SyncConnection
     from tenure.jobs.holder_call import HolderCall
@@ -84,7 +84,7 @@ class App:
         self._declared: set[JobType] = set()
         self._seen_workers = SeenWorkers()
         self._module = module_name(sys._getframe(1).f_globals)
-        self._caller_transactions: CallerTransactions | None = None
+        self._transaction_calls: TransactionCalls | None = None
         self._connections = Connections(
             database_url or self.settings.database_url, self.settings, self._forget, self._seen_workers.close
         )
@@ -345,7 +345,7 @@ class App:
     def _forget(self) -> None:
         """Forget what is known of the database: the address changed."""
         self._declared.clear()
-        self._caller_transactions = None
+        self._transaction_calls = None
 
     async def _client(self) -> JobClient:
         """Return this loop's client, with the tasks' types declared."""
@@ -387,17 +387,18 @@ class App:
         return together
 
     def _enqueue_in(self, connection: Any, new: Callable[[], NewJob]) -> Any:
-        async def enqueue(transactions: CallerTransactions) -> Ticket[Any]:
-            (made,) = await transactions.enqueue(connection, [new()], "enqueue_in")
+        async def ticket(calls: TransactionCalls, job: NewJob) -> Ticket[Any]:
+            (made,) = await calls.enqueue(connection, [job], "enqueue_in")
             return Ticket(*made)
 
-        return self._in_transaction(connection, "enqueue_in", enqueue)
+        # The job is made by the call, not by its await: wrong arguments are raised where they stand.
+        return self._in_transaction(connection, "enqueue_in", lambda calls: ticket(calls, new()))
 
     def _succeed_in(self, connection: Any, call: HolderCall) -> Any:
-        return self._in_transaction(connection, "complete_in", lambda known: known.succeed(connection, call))
+        return self._in_transaction(connection, "complete_in", lambda calls: calls.succeed(connection, call))
 
     def _in_transaction(
-        self, connection: Any, verb: str, work: Callable[[CallerTransactions], Coroutine[Any, Any, Any]]
+        self, connection: Any, verb: str, work: Callable[[TransactionCalls], Coroutine[Any, Any, Any]]
     ) -> Any:
         """Do something in the caller's transaction; returns an awaitable if the connection is asynchronous."""
         if self._connections.is_remote:
@@ -407,12 +408,12 @@ class App:
         from tenure.postgres.callers_connection import is_async
 
         waits = is_async(connection, verb)  # checked first, so that a forgotten connection is reported as such
-        if self._caller_transactions is None:
-            from tenure.client.caller_transaction import CallerTransactions
+        if self._transaction_calls is None:
+            from tenure.client.transaction_calls import TransactionCalls
 
             through = partial(enqueue_through, self.middleware) if self.middleware else None
-            self._caller_transactions = CallerTransactions(self.settings, through)
-        done = work(self._caller_transactions)
+            self._transaction_calls = TransactionCalls(self.settings, through)
+        done = work(self._transaction_calls)
         return done if waits else run_without_waiting(done)
 
 

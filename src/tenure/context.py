@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 from tenure.errors import BadInput
+from tenure.jobs.connection_types import AsyncConnection, SyncConnection
 from tenure.jobs.job import STAGES, Job, Stage
 
 T = TypeVar("T")
@@ -47,6 +48,9 @@ class Port(Protocol):
 
     def set_stage(self, name: str | None) -> None:
         """Note the stage in which the handler is now; None outside of stage blocks."""
+
+    def complete_in(self, connection: Any, result: Any) -> Any:
+        """End the job in the transaction of this connection; an awaitable if the connection is asynchronous."""
 
 
 class Context:
@@ -111,6 +115,18 @@ class Context:
         if name not in STAGES:
             raise BadInput(f"a stage is one of {', '.join(STAGES)}, not {name!r}. Next: use one of these")
         return StageBlock(self, name)
+
+    @overload
+    def complete_in(self, connection: SyncConnection, result: Any = None) -> None: ...
+    @overload
+    def complete_in(self, connection: AsyncConnection, result: Any = None) -> Awaitable[None]: ...
+    def complete_in(self, connection: Any, result: Any = None) -> Any:
+        """End the job as succeeded in the transaction of this connection: it commits with the handler's own rows.
+
+        The connection is one that `enqueue_in` takes. Raises StaleLease when another worker holds the job: let it end
+        the transaction. What the handler returns is not stored then.
+        """
+        return self._port.complete_in(connection, result)
 
     async def progress(self, value: Any) -> None:
         """Store the progress: any JSON value."""

@@ -97,8 +97,9 @@ async def with_asyncpg(dsn: str, *, pooled: bool = False) -> AsyncIterator[Calle
 async def _asyncpg_caller(own: Any) -> AsyncIterator[Caller]:
     await own.execute("begin")
     yield Caller(
-        own, own.execute, lambda: own.execute("commit"), lambda: own.execute("rollback; begin"), lambda: _savepoint(own)
-    )
+        own, own.execute, lambda: own.execute("commit; begin"), lambda: own.execute("rollback; begin"),
+        lambda: _savepoint(own),
+    )  # fmt: skip
     await own.execute("rollback")
 
 
@@ -195,23 +196,21 @@ async def with_django(dsn: str) -> AsyncIterator[Caller]:
         with own.cursor() as cursor:
             cursor.execute(sql)
 
-    outer = [atomic(own.alias)]
-    outer[0].__enter__()
+    outer = atomic(own.alias)
+    outer.__enter__()
 
     def commit() -> None:
-        outer.pop().__exit__(None, None, None)
+        outer.__exit__(None, None, None)
+        outer.__enter__()
 
     def rollback() -> None:
         own.set_rollback(True)
-        outer[0].__exit__(None, None, None)
-        outer[0] = atomic(own.alias)
-        outer[0].__enter__()
+        commit()
 
     try:
         yield Caller(own, execute, commit, rollback, awaited(lambda: atomic(own.alias)))
-        if outer:
-            own.set_rollback(True)
-            outer[0].__exit__(None, None, None)
+        own.set_rollback(True)
+        outer.__exit__(None, None, None)
     finally:
         own.close()
 

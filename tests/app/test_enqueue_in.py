@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from importlib.resources import files
 from typing import Any
 
 import asyncpg
@@ -22,6 +24,8 @@ from tenure.app import App
 from tenure.errors import BadInput, IdempotencyConflict, SchemaMissing
 from tenure.jobs.job import NewJob
 from tenure.middleware import Middleware
+from tenure.postgres.asyncpg_statement import _with_texts
+from tenure.postgres.statement import query
 from tests.app.callers import CALLERS, Caller, address, async_engine, django_connection, done, sync_engine, with_asyncpg
 from tests.harness import Harness
 from tests.postgres.listening import Ear
@@ -63,18 +67,22 @@ def made(db: Harness) -> tuple[int, int]:
 async def test_commit_makes_the_job_and_rollback_none(app: App, db: Harness, dsn: str, bring: Bring) -> None:
     send = app.tasks["send"]
     async with bring(dsn) as caller:
-        await done(send.enqueue_in(caller.connection, "first in its transaction"))
+        await done(send.enqueue_in(caller.connection, "alone in its transaction"))
         await done(caller.rollback())
         assert made(db) == (0, 0)
+        await done(send.enqueue_in(caller.connection, "alone in its transaction"))
+        assert made(db) == (0, 0)
+        await done(caller.commit())
+        assert made(db) == (1, 0)
         await done(caller.execute("insert into customer values ('Ada')"))
         await done(send.enqueue_in(caller.connection, "lost"))
         await done(caller.rollback())
-        assert made(db) == (0, 0)
+        assert made(db) == (1, 0)
         ticket = await done(send.enqueue_in(caller.connection, 'a"b\\c {é}, %s $1 :name', subject="null"))
         await done(caller.execute("insert into customer values ('Ada')"))
-        assert made(db) == (0, 0)
+        assert made(db) == (1, 0)
         await done(caller.commit())
-        assert made(db) == (1, 1)
+        assert made(db) == (2, 1)
     row = db.row(ticket.id)
     assert row["payload"] == {"to": 'a"b\\c {é}, %s $1 :name', "subject": "null"}
     assert (row["queue"], row["max_attempts"], row["trace_id"]) == ("mail", 7, None)
@@ -294,9 +302,22 @@ async def test_asyncpg_errors_reach_their_user_as_asyncpg_errors(app: App, db: H
     db.sql("create trigger no before insert on tenure.job for each row execute function public.no()")
     async with with_asyncpg(dsn) as caller:
         with pytest.raises(asyncpg.CheckViolationError, match="no"):
+            await done(app.tasks["send"].options(key="k").enqueue_in(caller.connection, "ada"))
+        try:
+            await done(caller.execute("select 1"))
+        except asyncpg.InFailedSQLTransactionError:
+            pytest.fail("several steps are in a savepoint, and the transaction goes on without them")
+        with pytest.raises(asyncpg.CheckViolationError, match="no"):
             await done(app.tasks["send"].enqueue_in(caller.connection, "ada"))
         with pytest.raises(asyncpg.InFailedSQLTransactionError):
             await done(app.tasks["send"].enqueue_in(caller.connection, "ada"))
+
+
+def test_asyncpg_gets_every_parameter_of_every_statement_as_text() -> None:
+    for file in files("tenure.postgres").joinpath("queries").iterdir():
+        if file.name.endswith(".sql"):
+            text = query(file.name.removesuffix(".sql")).text
+            assert re.findall(r"\$[0-9]+(?!::text\b)(?![0-9])", _with_texts(text)) == [], file.name
 
 
 async def test_middleware_goes_around_each_job(dsn: str, db: Harness, bring: Bring) -> None:

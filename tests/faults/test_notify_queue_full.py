@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -13,6 +14,7 @@ from tenure.errors import BadInput
 from tenure.jobs.job import NewJob
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
+from tests.app.callers import address
 from tests.conftest import OwnCluster
 from tests.harness import Harness
 from tests.worker.working import until, working
@@ -98,7 +100,12 @@ async def test_a_commit_of_the_callers_own_survives_a_full_queue_of_notification
             connection.commit()
     async with await psycopg.AsyncConnection.connect(small) as waiting:
         await send.enqueue_in(waiting, 3)
-    assert eyes.value("select count(*) from tenure.job") == 4
+        await waiting.execute("select tenure.enqueue('send', '{\"n\": 4}')")  # from SQL too
+    own = await asyncpg.connect(**address(small, of_asyncpg=True))
+    async with own.transaction():
+        await send.enqueue_in(own, 5)
+    await own.close()
+    assert eyes.value("select count(*) from tenure.job") == 6
     assert len(warnings(caplog)) == 1
 
 

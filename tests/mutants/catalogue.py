@@ -16,6 +16,7 @@ from tests.mutants import (
     in_ranges,
     in_succeed,
     in_surfaces,
+    in_transactions,
     in_visible,
     in_worker,
     in_workers,
@@ -41,6 +42,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_model,
         in_workers,
         in_visible,
+        in_transactions,
     )
     for mutant in part.MUTANTS
 )

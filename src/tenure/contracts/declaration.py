@@ -248,6 +248,11 @@ class Contract:
         return frozenset(path.trigger for path in self.paths)
 
     @property
+    def workers_see_database(self) -> bool:
+        """Whether workers may reach the database. Where messages wake them, they know the dispatcher only."""
+        return self.wakeup != "pointer"
+
+    @property
     def compensates(self) -> bool:
         """Whether effects are compensated before a job ends in failure."""
         return self.path("compensation_failed") is not None

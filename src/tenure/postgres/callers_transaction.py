@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from tenure.errors import Refused
+from tenure.errors import BadInput, Refused
 from tenure.jobs import validation
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import NewJob
@@ -40,16 +40,15 @@ class CallersTransaction:
 
     async def run_async(self, connection: Any, plan: Plan[T], verb: str) -> T:
         """Run a plan on an asynchronous connection."""
+        with translate_errors():
+            opened = await open_async_connection(connection, verb)
+            if isinstance(opened, psycopg.AsyncConnection):
+                return await run(opened, plan)
         try:
             with translate_errors():
-                opened = await open_async_connection(connection, verb)
-                if isinstance(opened, psycopg.AsyncConnection):
-                    return await run(opened, plan)
                 return await run_asyncpg(opened, plan)
         except psycopg.Error as error:
-            if error.__cause__ is None:
-                raise
-            raise error.__cause__ from None  # asyncpg's own, which its user expects
+            raise error.__cause__ or error from None  # asyncpg's own error, which its user expects
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
         """Enqueue jobs, all or none of them bad; a key that stands for other work raises its conflict."""
@@ -82,6 +81,11 @@ class CallersTransaction:
         held = call.held
         result = None if call.result is None else validation.to_json("result", call.result, self._max_bytes)
         bound = yield from self._registry.bound_contract(held.contract, held.version)
+        if not bound.contract.workers_see_database:
+            raise BadInput(
+                f"workers of contract {bound.contract.name} never see the database: complete_in cannot end its jobs. "
+                "Next: return the result from the handler"
+            )
         # Not the short statement: this one says in one step why it refuses. What follows a commit point is upkeep's.
         (outcome,) = yield from move(Batch(bound, "succeed", [held.id], [held], results=[result]), is_atomic=True)
         if isinstance(outcome, Refused):

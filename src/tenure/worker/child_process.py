@@ -5,9 +5,11 @@
            ──("answer", n, ok, value)────▶                    ──("stage", name)─────────────────▶
            ──("levels", levels)──────────▶                    ──("log", record, written_by)─────▶
            ──("stack",)──────────────────▶                    ──("stack", frames)───────────────▶
+                                                              ──("completion", ends)────────────▶
 
-A child has no connection to the database: the calls of its handlers go to the worker, which holds the lease. When the
-worker dies the pipe is closed and the child exits at once, in the middle of a handler too.
+A child has no connection to the database: the calls of its handlers go to the worker, which holds the lease. Only
+`ctx.complete_in` uses a connection, the handler's own. When the worker dies the pipe is closed and the child exits at
+once, in the middle of a handler too.
 """
 
 from __future__ import annotations
@@ -33,13 +35,21 @@ from multiprocessing.connection import Connection
 from operator import attrgetter
 from typing import Any
 
-from tenure.context import Context, Port
+from tenure.context import Context
 from tenure.errors import InfrastructureFailure, TenureError
 from tenure.jobs import validation
 from tenure.jobs.job import Job
 from tenure.task import CHILD, Task
 from tenure.worker import child_log
-from tenure.worker.handler import HandlerOutcome, failure_of, handle, stack_of_coroutine, stack_of_thread
+from tenure.worker.context_port import SourcePort
+from tenure.worker.handler import (
+    HandlerOutcome,
+    complete_in,
+    failure_of,
+    handle,
+    stack_of_coroutine,
+    stack_of_thread,
+)
 from tenure.worker.signals import ignore_signals
 
 _log = logging.getLogger("tenure.worker")
@@ -74,7 +84,7 @@ class Child:
         loop.add_reader(self._pidfd, self._on_exit)
         self._send("levels", child_log.levels())
 
-    async def run(self, home: tuple[str, str], job: Job, port: Port) -> HandlerOutcome:
+    async def run(self, home: tuple[str, str], job: Job, port: SourcePort) -> HandlerOutcome:
         """Run a job's handler there; `port` makes the calls of its context."""
         await asyncio.to_thread(self._send, "run", home, job)  # sending a large job may block
         while (message := await self._received.get()) is not None:
@@ -84,6 +94,9 @@ class Child:
                 return outcome
             if kind == "stage":
                 port.set_stage(rest[0])
+                continue
+            if kind == "completion":
+                port.note_completion(rest[0])
                 continue
             number, method, arguments = rest
             try:
@@ -197,6 +210,8 @@ class _ChildMain:
         self._threads = [threading.get_ident()]
         self._thread = ThreadPoolExecutor(1, initializer=lambda: self._threads.append(threading.get_ident()))
         self._task: asyncio.Task[None] | None = None
+        #: The task whose handler runs.
+        self._handled: Task[..., Any] | None = None
 
     def run(self) -> None:
         """Run jobs, one after the other."""
@@ -237,7 +252,7 @@ class _ChildMain:
         ctx = self._ctx = Context(job, self, asyncio.get_running_loop())
         self._task = asyncio.current_task()
         try:
-            task = find_task(home)
+            task = self._handled = find_task(home)
             outcomes.append(await handle(task, ctx, task.app.middleware, self._thread))
         except BaseException as error:
             outcomes.append(failure_of(error, ctx))
@@ -269,6 +284,13 @@ class _ChildMain:
     checkpoint = partialmethod(_call, "checkpoint")
     effects = partialmethod(_call, "effects")
     effect = partialmethod(_call, "effect")
+
+    def complete_in(self, connection: Any, result: Any) -> Any:
+        """End the job in the handler's own transaction; the worker is told before it may commit."""
+        assert self._handled is not None
+        assert self._ctx is not None
+        note = partial(self._send, "completion")
+        return complete_in(self._handled, self._ctx.job, note, connection, result)
 
     def set_stage(self, name: str | None) -> None:
         """Send the stage to the worker, which reports the failure where this process is killed."""

@@ -16,6 +16,7 @@ from tenure.context import read_effect
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.holder_call import HolderCall
+from tenure.worker.handler import complete_in
 from tenure.worker.reports import retry_until_answered
 from tenure.worker.running_job import RunningJob
 
@@ -43,6 +44,15 @@ class SourcePort:
     def set_stage(self, name: str | None) -> None:
         """Keep the stage, for the failure of a handler that is stopped from outside."""
         self._running.stage = name
+
+    def complete_in(self, connection: Any, result: Any) -> Any:
+        """End the job in the handler's own transaction."""
+        assert self._running.task is not None
+        return complete_in(self._running.task, self._running.job, self.note_completion, connection, result)
+
+    def note_completion(self, ends: bool) -> None:
+        """Note that a transaction of the handler's ends the job, if it commits."""
+        self._running.note_completion(ends)
 
     async def effects(self) -> Mapping[str, Any]:
         """The recorded effects with their results; a first attempt has none and sends no call."""

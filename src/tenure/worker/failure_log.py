@@ -45,6 +45,14 @@ def log_failure(job: Job, failure: Failure, outcome: Outcome, undo: Failure | No
     )  # fmt: skip
 
 
+def log_failed_after_end(job: Job, failure: Failure, moved: Moved) -> None:
+    """Log a failure of a handler whose own transaction had ended the job before: the job stays as it ended."""
+    _write(
+        _log, logging.WARNING, job, " ended, %s, in its handler's transaction; the handler failed after that\n%s",
+        moved.state, _traceback(failure), decision=moved.state,
+    )  # fmt: skip
+
+
 def log_cancelled(job: Job, by: str, state: str, reason: str | None) -> None:
     """Log an attempt that ended because the job is cancelled, by its handler or by a request."""
     why = f" ({reason})" if reason else ""

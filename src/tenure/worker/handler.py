@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import dropwhile
@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from tenure.context import Cancel, Context, Snooze, current, mark_stage, stage_of
-from tenure.errors import PermanentError, ValidationError
+from tenure.errors import BadInput, PermanentError, ValidationError
+from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Job, read_text_attribute
 from tenure.middleware import Middleware
 from tenure.task import TIMEOUT, Task, find_context_parameter
@@ -99,6 +100,29 @@ def arguments(task: Task[..., Any], job: Job) -> tuple[list[Any], dict[str, Any]
     if isinstance(payload, dict):
         payload.pop(TIMEOUT, None)
     return task.signature.arguments(payload)
+
+
+def complete_in(task: Task[..., Any], job: Job, note: Callable[[bool], None], connection: Any, result: Any) -> Any:
+    """End a job in its handler's own transaction; an awaitable if the connection is asynchronous.
+
+    `note` is called with True before the job may have ended, and with False when the call itself was wrong.
+    """
+    call = HolderCall(job.held, result=None if result is None else task.signature.result(result))
+    note(True)
+    try:
+        done = task.app._succeed_in(connection, call)
+    except BadInput:
+        note(False)
+        raise
+    return None if done is None else _note_bad_input(done, note)
+
+
+async def _note_bad_input(done: Awaitable[None], note: Callable[[bool], None]) -> None:
+    try:
+        await done
+    except BadInput:
+        note(False)
+        raise
 
 
 async def undo_effect(running: RunningJob, node: str, result: Any) -> None:

@@ -120,7 +120,11 @@ class HeartbeatLoop:
                     running.lease_ends_at = sent_at + running.limits.lease_s
                 if answer.cancel_requested:
                     self.call_in_loop(self._apply, running, RunningJob.request_cancel)
-            elif not isinstance(answer, Busy):  # a busy row is locked right now: the next heartbeat asks again
+            elif isinstance(answer, Busy):  # the row is locked right now: the next heartbeat asks again
+                pass
+            elif running.ends_in_transaction:  # that has committed; its handler may go on
+                running.heartbeats_until = 0.0
+            else:
                 self._lose(running)
             running.plan_heartbeat(time.monotonic())
 

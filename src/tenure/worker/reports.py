@@ -33,7 +33,14 @@ from tenure.jobs.job import Failure, Job
 from tenure.jobs.outcome import Moved, Outcome
 from tenure.logs import fields_of
 from tenure.task import MAX_RUN_S
-from tenure.worker.failure_log import log_cancelled, log_failure, log_handed_back, log_lost, log_success
+from tenure.worker.failure_log import (
+    log_cancelled,
+    log_failed_after_end,
+    log_failure,
+    log_handed_back,
+    log_lost,
+    log_success,
+)
 from tenure.worker.handler import HandlerOutcome, Returned, undo_effect
 from tenure.worker.job_history import find_own_end, find_taker, is_started, move_of
 from tenure.worker.running_job import RunningJob
@@ -49,6 +56,12 @@ _RETRIED = (ConnectionLost, CannotConnect, Unavailable, Busy)
 _HAND_BACK_S = 10.0
 #: A success whose row is locked is sent again after this many seconds.
 _BUSY_S = 0.2
+_NOT_COMMITTED = Failure(
+    "the handler called ctx.complete_in and returned, and that transaction was not committed. Next: commit it before "
+    "the handler returns; await complete_in if the connection is asynchronous",
+    "TransactionNotCommitted",
+    retryable=True,
+)
 
 
 def retry_until_answered(call: Callable[[], Awaitable[T]], *jobs: RunningJob) -> Coroutine[Any, Any, T]:
@@ -133,7 +146,7 @@ class Reports:
         running.handler_ended = True
         if running.timeout_s < MAX_RUN_S:  # reports and undoing effects may take time too
             running.heartbeats_until = time.monotonic() + MAX_RUN_S
-        if type(outcome) is not Returned:
+        if type(outcome) is not Returned or running.ends_in_transaction:
             self.finish(running, outcome)
             return
         if self._middleware:
@@ -175,9 +188,13 @@ class Reports:
     async def explain_lost_lease(self, running: RunningJob) -> None:
         """Count and log why a job no longer belongs to this worker: it was cancelled, or taken over."""
         try:
-            entry = find_taker(await self._source.log(running.job.id), running.job)
-        except TenureError:  # the log cannot be read now; the job is lost in any case
-            entry = None
+            log = await self._source.log(running.job.id)
+        except TenureError:  # it cannot be read now; the job is lost in any case
+            log = []
+        own, entry = find_own_end(log, running.job), find_taker(log, running.job)
+        if running.ends_in_transaction and own is not None:  # a heartbeat came between the commit and its note
+            self._count(running, None, own)
+            return
         if entry is not None and entry.trigger == "cancel":
             _note_cancel(running, entry)
             self._slots.counts["cancelled"] += 1
@@ -245,6 +262,8 @@ class Reports:
             try:
                 if isinstance(outcome, Failure):
                     return await self._fail(running, outcome)
+                if isinstance(outcome, Returned) and running.ends_in_transaction:
+                    return await self._report_own_end(running)
                 if isinstance(outcome, Returned):
                     moved: Moved = await self.call("succeed", running, result=outcome.result)
                     return moved
@@ -254,6 +273,14 @@ class Reports:
                 return await self._fail(running, Failure(str(error), "PermanentError", stage="output", retryable=False))
         except Refused as refused:
             return await self._explain_refusal(running, refused)
+
+    async def _report_own_end(self, running: RunningJob) -> Outcome:
+        """What became of a job whose handler ended it in its own transaction: that end, or a failure without a commit.
+
+        While that transaction is open, the failure waits for its lock, and is refused if it commits.
+        """
+        own = find_own_end(await self.read_log(running.job), running.job)
+        return await self._fail(running, _NOT_COMMITTED) if own is None else own
 
     async def _report_wish(self, running: RunningJob, wish: Snooze | Cancel) -> Outcome:
         """Report that a handler wants to run later, or to end its job as cancelled."""
@@ -283,6 +310,9 @@ class Reports:
         except Refused as refused:
             outcome = await self._explain_refusal(running, refused)
             if running.stop_reason == "cancelled":
+                return outcome
+            if running.ends_in_transaction and isinstance(outcome, Moved) and outcome.trigger == "succeed":
+                log_failed_after_end(running.job, failure, outcome)
                 return outcome
         log_failure(running.job, failure, outcome, undo)
         return outcome

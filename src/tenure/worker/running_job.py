@@ -41,7 +41,7 @@ class RunningJob:
     """One claimed job, from its claim until the database has answered its last call. Times are monotonic seconds."""
 
     __slots__ = (
-        "answer_lost", "ask_to_stop", "blocks_loop", "claimed_at", "context", "contract", "ctx",
+        "answer_lost", "ask_to_stop", "blocks_loop", "claimed_at", "context", "contract", "ctx", "ends_in_transaction",
         "handler_began_at", "handler_ended", "handler_runs", "has_waited", "heartbeat_at", "heartbeats_until", "held",
         "interrupt", "job", "lease_ends_at", "limits", "runner", "stage", "stop_reason", "task", "timed_out",
         "timeout_s", "timer", "waits_for_process",
@@ -73,6 +73,8 @@ class RunningJob:
         self.stop_reason: StopReason | None = None
         #: Whether a call may have been done although its answer was lost.
         self.answer_lost = False
+        #: Whether its handler ends it in a transaction of its own (`ctx.complete_in`): the log tells what became of it.
+        self.ends_in_transaction = False
         #: Whether the handler has ended: from then on its outcome is reported and the job no longer interrupted.
         self.handler_ended = False
         self.handler_began_at = 0.0
@@ -106,6 +108,11 @@ class RunningJob:
         self.heartbeats_until = self.handler_began_at + self.limits.lease_s + self.timeout_s
         if self.has_waited:
             self.note_wait()
+
+    def note_completion(self, ends: bool) -> None:
+        """Note that a transaction of the handler's ends the job; `ends` False: the call for that was wrong."""
+        self.ends_in_transaction = ends
+        self.answer_lost = True  # whether it commits is not known here
 
     def end_handler(self) -> None:
         """Note that the handler has ended, whether it returned or raised."""

@@ -10,3 +10,4 @@ grant update (faded) on tenure.range to tenure_app;
 grant insert, update on tenure.dead_letter, tenure.job_type, tenure.queue to tenure_app;
 grant usage on all sequences in schema tenure to tenure_app;
 grant execute on function tenure.extend_ranges(integer) to tenure_app;
+grant execute on function tenure.enqueue to tenure_app;

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Through = Callable[[NewJob, Callable[[NewJob], Awaitable[Enqueued]]], Awaitable[Enqueued]]
 
 
-class CallerTransactions:
+class TransactionCalls:
     """What one application does in transactions of its callers."""
 
     def __init__(self, settings: Settings, through: Through | None) -> None:
