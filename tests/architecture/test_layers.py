@@ -20,7 +20,7 @@ VALUES = {"errors", "contracts", "jobs", "settings"}
 #: The client and the queue are one layer: failures of every client end in `AsyncTaskQueue.fail_task`.
 CLIENT = {*VALUES, "postgres", "client", "queue", "context", "sqs"}
 LIBRARY = {*CLIENT, "task", "middleware", "logs"}
-SURFACES = {"worker", "upkeep", "flows", "http", "proof", "embedded", "integrations"}
+SURFACES = {"worker", "upkeep", "flows", "http", "proof", "embedded"}
 EVERYTHING_BUT_CLI = {*LIBRARY, *SURFACES, "model", "dashboard", "app", "samples"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "http": {*VALUES, "postgres", "client", "queue"},
     "proof": {*VALUES, "model", "postgres"},
     "embedded": {"errors", "settings"},
-    "integrations": LIBRARY,
+    "integrations": {*LIBRARY, "app", "cli"},
     "dashboard": {*LIBRARY, "http"},
     "app": {*LIBRARY, "worker", "upkeep", "flows", "embedded"},
     "samples": {*LIBRARY, "app"},
@@ -62,6 +62,7 @@ ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
     "context": {"postgres"},
     "middleware": {"postgres"},
     "task": {"postgres"},
+    "integrations": {"cli"},
     "__init__": EVERYTHING_BUT_CLI - {"errors", "contracts", "jobs"} | {"testing"},
 }
 

@@ -29,7 +29,9 @@ from tenure.task import TIMEOUT, Task, find_context_parameter
 from tenure.worker.running_job import RunningJob
 
 #: Frames of these modules lie between the worker and the handler in a traceback.
-_WORKER_FRAMES: Final = ("tenure.worker.", "asyncio.", "concurrent.futures.")
+_WORKER_FRAMES: Final = (
+    "tenure.worker.", "tenure.middleware", "tenure.integrations.", "asyncio.", "asgiref.", "concurrent.futures.",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
