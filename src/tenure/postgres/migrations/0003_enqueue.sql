@@ -156,7 +156,7 @@ begin
     perform tenure.check_payload(enqueue.payload);
 
     -- The newest registered version, as the library chooses it.
-    select newest.version, d.initial, d.wakeup, (d.counter ->> 'initial')::integer as counter, d.budget ->> 'name' as limit_name,
+    select newest.version, d.initial, d.wakeup, initial_role.name as role, (d.counter ->> 'initial')::integer as counter, d.budget ->> 'name' as limit_name,
            (d.budget ->> 'default')::integer as default_limit, (d.budget ->> 'minimum')::integer as lowest,
            (d.budget ->> 'maximum')::integer as highest
     into registered
@@ -164,7 +164,11 @@ begin
         select c.version, c.declaration from tenure.contract as c where c.name = enqueue.contract
         order by c.registered_at desc, c.version desc
         limit 1
-    ) as newest, json_to_record(newest.declaration) as d (initial text, wakeup text, counter json, budget json);
+    ) as newest, json_to_record(newest.declaration) as d (initial text, states jsonb, wakeup text, counter json, budget json),
+    -- A job begins by waiting if its initial state is not ready.
+    lateral (
+        select case when d.states -> d.initial ? 'waiting' and not d.states -> d.initial ? 'ready' then 'waiting' else 'ready' end
+    ) as initial_role (name);
     if not found then
         raise exception 'no contract % is registered', quote_literal(enqueue.contract)
             using errcode = 'undefined_object', hint = 'Next: tenure contracts list; tenure migrate registers contracts';
@@ -202,19 +206,22 @@ begin
             hint = 'Next: select tenure.extend_ranges(4) in a transaction of its own, and run tenure upkeep, which does it ahead';
     end if;
 
-    due := coalesce(enqueue.run_at, t + coalesce(enqueue.delay, interval '0'));
+    -- A job that begins by waiting for a decision has a due time only if the caller gave one.
+    due := coalesce(enqueue.run_at, t + coalesce(enqueue.delay, case when registered.role = 'ready' then interval '0' end));
     insert into tenure.job (
         id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
         trace_id, correlation_id, idempotency_key, created_at, updated_at)
     values (
-        new_id, enqueue.contract, registered.version, registered.initial, 'ready', registered.counter, enqueue.queue,
+        new_id, enqueue.contract, registered.version, registered.initial, registered.role, registered.counter, enqueue.queue,
         enqueue.type, enqueue.tenant_id, enqueue.priority,
         coalesce(enqueue.max_attempts,
                  (select o.max_attempts from tenure.job_type as o where o.contract = enqueue.contract and o.type = enqueue.type),
                  registered.default_limit),
         due, enqueue.payload, enqueue.trace_id, enqueue.correlation_id, enqueue.key, t, t);
-    if registered.wakeup = 'pointer' and (select i.publishing from tenure.installation as i) then
-        insert into tenure.outbox (job_id, contract, publish_at) values (new_id, enqueue.contract, due);
+    if registered.wakeup = 'pointer' and registered.role = 'ready'
+        and exists (select from tenure.published_queue as p where p.queue = enqueue.queue) then
+        insert into tenure.outbox (job_id, contract, queue, publish_at, due_at)
+        values (new_id, enqueue.contract, enqueue.queue, due, due);
     end if;
     -- PostgreSQL sends equal notifications of a transaction once. None when its queue is half full: the commit would fail
     -- on a full one.
