@@ -11,7 +11,7 @@
     TENURE_ADMIN_KEY                    an API key with all rights, accepted by a dispatcher
     TENURE_INTERNAL_RUN                 1: a dispatcher runs jobs by request, for rehearsals
     TENURE_MAX_BODY_BYTES               the largest request body that a dispatcher reads
-    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS: retention times (90d, 12h)
+    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS, _FIRES: retention times (90d, 12h)
     TENURE_END_UNKNOWN_AFTER            end jobs whose type no live worker knew for this long; default: never
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
     TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the documents' names
@@ -39,6 +39,7 @@ _KEEP_TIMES = {
     "TENURE_KEEP_PAYLOADS": ("payloads_s", 0),
     "TENURE_KEEP_KEYS": ("idempotency_keys_s", 0),
     "TENURE_KEEP_CLAIMS": ("claim_keys_s", 60),
+    "TENURE_KEEP_FIRES": ("schedule_fires_s", 60),
 }
 _END_UNKNOWN = "TENURE_END_UNKNOWN_AFTER"
 _MAX_KEEP_S = 36_500 * 86_400
