@@ -383,7 +383,8 @@ _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
     kind.code: kind
     for kind in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
-        IdempotencyConflict, ScheduleNotFound, ScheduleConflict, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
+        IdempotencyConflict, ScheduleNotFound, ScheduleConflict, CannotConnect, Unavailable, NotPermitted,
+        ConnectionLost,
     )
 }  # fmt: skip
 

@@ -3,8 +3,8 @@
     find due ─▶ lock the schedule ─▶ decide ─▶ enqueue ─▶ record the fires, and which time is next ─▶ commit
                 (skipped if another process has it)
 
-One transaction has the job, its fire and the next fire time, so a crash leaves all of them or none. The database's clock
-decides what is due. A job that cannot be enqueued is recorded as a failed fire and stops no other schedule.
+One transaction has the job, its fire and the next fire time, so a crash leaves all of them or none. The database's
+clock decides what is due. A job that cannot be enqueued is recorded as a failed fire and stops no other schedule.
 """
 
 from __future__ import annotations
@@ -82,9 +82,8 @@ class ScheduleFires(EngineUser):
 
         With overlap="skip" it is refused while the job of the last fire waits or runs.
         """
-        values = {"application": validation.check_name("application", application), "name": name, "tenant": tenant}
-        actor = validation.check_name("actor", actor)
-        fired = await self._run(lambda: self._fire_by_hand(**values, actor=actor))
+        validation.check_name("actor", actor)
+        fired = await self._run(lambda: self._fire_by_hand(application, name, tenant, actor))
         return fired.fires[0]
 
     async def _run(self, plan: Callable[[], Plan[_Fired]]) -> _Fired:
@@ -104,24 +103,19 @@ class ScheduleFires(EngineUser):
         decision = decide(schedule.timing, locked.key, schedule.missed, locked.fire_at, now)
         first = [decision.missed.first] if decision.missed else []
         is_live, done = yield from _read_state(locked, [*first, *decision.fires])
-        fires: list[Fire] = []
-        if decision.missed is not None and decision.missed.first not in done:
-            fires.append(_missed(decision.missed, schedule.missed, now))
         times = [at for at in decision.fires if at not in done]
         jobs = [schedule.job_at(at) for at in times]
-        outcomes: Sequence[Enqueued | str]
         if is_live and schedule.overlap == "skip":
-            outcomes = [f"job {locked.last_job_id} of the fire before still waits or runs"] * len(times)
-            fires += [
-                Fire(at, at, now, 1, None, False, "skipped", text) for at, text in zip(times, outcomes, strict=True)
-            ]
-        elif times:
+            reason = f"job {locked.last_job_id} of the fire before still waits or runs"
+            fires = [Fire(at, at, now, 1, None, False, "skipped", reason) for at in times]
+        else:
             outcomes = yield from self._enqueue(locked, jobs)
-            fires += [_fire(at, now, outcome) for at, outcome in zip(times, outcomes, strict=True)]
+            fires = [_fire(at, now, outcome) for at, outcome in zip(times, outcomes, strict=True)]
+        made = [job for job, fire in zip(jobs, fires, strict=True) if fire.job_id is not None]
+        if decision.missed is not None and decision.missed.first not in done:
+            fires.append(_missed(decision.missed, schedule.missed, now))
         yield _record(locked, fires, decision.fire_at, decision.next_at)
-        return _Fired(
-            locked.key, fires, [job for job, fire in zip(jobs, fires[-len(jobs) :], strict=True) if fire.job_id]
-        )
+        return _Fired(locked.key, fires, made)
 
     def _fire_by_hand(self, application: str, name: str, tenant: str | None, actor: str) -> Plan[_Fired]:
         """Make a job for a person."""
@@ -150,7 +144,9 @@ class ScheduleFires(EngineUser):
         return _Fired(locked.key, [fire], [job])
 
     def _enqueue(self, locked: LockedSchedule, jobs: Sequence[NewJob]) -> Plan[Sequence[Enqueued | str]]:
-        """Enqueue the jobs of a schedule; returns the job or the refusal of each."""
+        """Enqueue the jobs of a schedule, which differ in their fire times only; returns the job or refusal of each."""
+        if not jobs:
+            return []
         job = jobs[0]
         try:
             bound = yield from self._engine.registry.bound_contract(job.contract, job.version)
@@ -208,7 +204,7 @@ def _missed(missed: MissedTimes, policy: str, now: datetime) -> Fire:
         "once": "missed: one job makes up for all of them, and missed is once",
         "all": f"missed: more than the {MAX_MADE_UP} fire times that are made up for",
     }[policy]
-    return Fire(missed.first, missed.last, now, missed.count, None, False, "skipped", reason)
+    return Fire(missed.first, missed.last, now, missed.times, None, False, "skipped", reason)
 
 
 def _reason(error: TenureError) -> str:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tenure.errors import BadInput, ScheduleConflict, ScheduleNotFound
@@ -58,7 +59,7 @@ class Schedules(EngineUser):
             # In a time zone the next fire may be another one with newer zone data.
             if one.name in unchanged and (one.timing.tz == "UTC" or not starting):
                 continue
-            if await self._engine.run(lambda one=one: atomically(_declare(one, application, by)))  # type: ignore[misc]:
+            if await self._engine.run(partial(_declare_atomically, one, application, by)):
                 written.append(one.name)
         return written
 
@@ -78,7 +79,7 @@ class Schedules(EngineUser):
             return False
         return await self._engine.run(lambda: atomically(_remove(found.application, found.name)))
 
-    async def withdraw(self, application: str, keep: Mapping[str, str] | None = None) -> list[str]:
+    async def withdraw(self, application: str, keep: Mapping[str, str] | None = None) -> Sequence[str]:
         """Withdraw an application's schedules in code that no live worker declares, except `keep`; returns names."""
         rows = await self._engine.ask("withdraw_schedules", application=application, keep=dict(keep or {}))
         for (name,) in rows:
@@ -103,7 +104,7 @@ class Schedules(EngineUser):
             raise BadInput(f"several applications have a schedule {name!r}: {owners}. Next: name the application")
         return found[0]
 
-    async def fires(self, schedule: StoredSchedule, limit: int = 20) -> list[Fire]:
+    async def fires(self, schedule: StoredSchedule, limit: int = 20) -> Sequence[Fire]:
         """Return the last fires of a schedule, newest first."""
         validation.check_integer("limit", limit, 1, 1_000)
         rows = await self._engine.ask("list_schedule_fires", id=schedule.id, limit=limit)
@@ -167,7 +168,6 @@ class LockedSchedule(NamedTuple):
         """What its jitter depends on."""
         return f"{self.application}/{self.name}"
 
-
     @property
     def timing(self) -> Timing:
         """When it fires."""
@@ -184,6 +184,10 @@ def atomically(plan: Plan[T]) -> Plan[T]:
     """All steps of a plan in one transaction."""
     answer: T = yield Atomic(plan)
     return answer
+
+
+def _declare_atomically(schedule: Schedule, application: str, by: str | None) -> Plan[bool]:
+    return atomically(_declare(schedule, application, by))
 
 
 def _insert_or_lock(schedule: Schedule, application: str, by: str | None, *, in_code: bool) -> Plan[LockedSchedule]:

@@ -25,7 +25,7 @@ class MissedTimes(NamedTuple):
 
     first: datetime
     last: datetime
-    count: int
+    times: int
 
 
 class Decision(NamedTuple):

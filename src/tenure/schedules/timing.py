@@ -14,12 +14,13 @@ from itertools import islice
 from typing import Final
 
 from tenure.errors import BadInput
+from tenure.jobs import validation
 from tenure.schedules.cron import check_cron, check_zone, cron_times
 
 MAX_EVERY_S: Final = 366 * 86_400
 MAX_JITTER_S: Final = 86_400.0
 #: Spans before a moment in which its latest cron times are looked for, the shortest first.
-_SPANS: Final = (timedelta(hours=2), timedelta(days=5), timedelta(days=200), timedelta(days=50 * 366))
+_SPANS: Final = (timedelta(hours=2), timedelta(days=5), timedelta(days=200), timedelta.max)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3_600, "days": 86_400}
 
@@ -56,8 +57,8 @@ class Timing:
         spans = _SPANS if self.every_s is None else (timedelta(seconds=self.every_s * count),)
         found: list[datetime] = []
         for span in spans:
-            begin = max(since, until - span)
-            found = [at for at in _until(self.times(begin), until)]
+            begin = since if until - since <= span else until - span
+            found = list(_until(self.times(begin), until))
             if len(found) >= count or begin == since:
                 break
         return found[-count:]
@@ -100,9 +101,9 @@ def timing(
     spans = {"seconds": seconds, "minutes": minutes, "hours": hours, "days": days}
     given = {name: value for name, value in spans.items() if value is not None}
     if (cron is None) == (not given):
+        both = ", and not both" if given else ""
         raise BadInput(
-            'a schedule needs either a cron expression, as in "*/5 * * * *", or an interval, as in minutes=5'
-            + (", and not both" if given else "")
+            f'a schedule needs either a cron expression, as in "*/5 * * * *", or an interval, as in minutes=5{both}'
         )
     _check_jitter(jitter)
     if cron is not None:
@@ -110,8 +111,7 @@ def timing(
     if tz != "UTC":
         raise BadInput(f"an interval has no time zone; it is {tz!r}. Next: leave tz out, or use a cron expression")
     for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise BadInput(f"{name} must be a whole number, not {value!r}")
+        validation.check_integer(name, value, 0, MAX_EVERY_S)
     every_s = sum(value * _UNITS[name] for name, value in given.items())
     if not 1 <= every_s <= MAX_EVERY_S:
         raise BadInput(f"the interval of a schedule is {every_s} s; it must be within 1 s and 366 days")
