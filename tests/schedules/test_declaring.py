@@ -51,9 +51,9 @@ async def test_a_restart_neither_drops_nor_repeats_a_fire_that_is_due(
 ) -> None:
     at = rows.due(late=MINUTE)
     await declare(store, report)
-    assert (await store.fires.fire_due()).jobs == 1
+    assert (await store.schedules.fire_due()).jobs == 1
     await declare(store, report)
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 0
     assert rows.fires() == [(at, "enqueued", 1)]
 
 
@@ -63,7 +63,7 @@ async def test_a_changed_time_takes_effect_and_does_not_refire_the_past(
 ) -> None:
     rows.due(late=2 * MINUTE)
     assert await declare(store, changed := schedule(**other)) == ["report"]
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 0
     row = rows.one()
     now = rows.db.value("select at from public.moment")
     assert row["fire_at"] == changed.timing.upcoming(now, 1)[0]
@@ -74,10 +74,10 @@ async def test_changed_arguments_take_effect_and_the_fire_that_is_due_has_them(
 ) -> None:
     at = rows.due()
     await declare(store, schedule(job=NewJob("report", {"month": "June"}), jitter=100))
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     if not rows.fires():
         rows.due()
-        await store.fires.fire_due()
+        await store.schedules.fire_due()
     assert [fire[0] for fire in rows.fires()] == [at]
     assert [job["payload"] for job in rows.jobs()] == [{"month": "June"}]
 
@@ -86,15 +86,15 @@ async def test_a_schedule_that_no_live_worker_declares_is_withdrawn_and_keeps_it
     store: Store, rows: Rows, report: Schedule
 ) -> None:
     rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     assert await store.schedules.withdraw("shop", {"report": ""}) == []
     assert await store.schedules.withdraw("shop") == ["report"]
     pass_time(rows, timedelta(hours=1))
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 0
     (found,) = await store.schedules.list()
     assert (found.state, len(rows.fires())) == ("withdrawn", 1)
     await declare(store, report)
-    assert (await store.fires.fire_due()).jobs == 0, "the time without it is not made up for"
+    assert (await store.schedules.fire_due()).jobs == 0, "the time without it is not made up for"
     assert (await store.schedules.find("report")).state == "active"
 
 
@@ -127,7 +127,7 @@ async def test_a_paused_schedule_stays_paused_across_releases(store: Store, rows
     await declare(store, OLD)
     pass_time(rows, timedelta(hours=1))
     assert (await store.schedules.find("report")).state == "paused"
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 0
 
 
 async def written_by(store: Store, rows: Rows, *releases: Schedule) -> Sequence[list[str]]:
@@ -183,7 +183,7 @@ async def test_a_schedule_made_at_run_time_is_created_changed_and_deleted(store:
     assert changed.schedule == NEW
     assert changed.id == made.id
     rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     assert await store.schedules.remove("report", application="shop")
     assert not await store.schedules.remove("report", application="shop")
     assert rows.db.value("select count(*) from tenure.schedule_fire") == 0

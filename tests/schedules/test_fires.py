@@ -25,10 +25,10 @@ async def declared(store: Store, **given: Any) -> Schedule:
 async def test_a_due_schedule_makes_its_job_once_and_waits_for_the_next_time(
     store: Store, rows: Rows, report: Schedule
 ) -> None:
-    assert (await store.fires.fire_due()).jobs == 0, "it is not due yet"
+    assert (await store.schedules.fire_due()).jobs == 0, "it is not due yet"
     at = rows.due()
-    assert (await store.fires.fire_due()).jobs == 1
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 1
+    assert (await store.schedules.fire_due()).jobs == 0
     (job,) = rows.jobs()
     assert (job["type"], job["payload"], job["state"]) == ("report", {"month": "May"}, "queued")
     assert job["correlation_id"] == f"schedule:report@{at:%Y-%m-%dT%H:%M:%S}.000000Z"
@@ -47,7 +47,7 @@ async def test_the_options_of_the_job_hold(store: Store, rows: Rows) -> None:
     )  # fmt: skip
     await declared(store, job=job)
     rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     (made,) = rows.jobs()
     wanted = {
         "contract": "reliability", "queue": "mail", "tenant_id": "acme", "priority": 2, "max_attempts": 3,
@@ -60,9 +60,9 @@ async def test_the_options_of_the_job_hold(store: Store, rows: Rows) -> None:
 async def test_a_key_makes_one_job_for_all_fires(store: Store, rows: Rows) -> None:
     await declared(store, job=NewJob("report", key="only"), overlap="allow")
     rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     assert len(rows.jobs()) == 1
     assert [result for _, result, _ in rows.fires()][-1] == "enqueued"
 
@@ -71,10 +71,10 @@ async def test_a_fire_time_that_was_fired_is_not_fired_again(
     store: Store, rows: Rows, db: Harness, report: Schedule
 ) -> None:
     at = rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     rows.finish_jobs()
     db.sql("update tenure.schedule set fire_at = %s, next_at = %s", at, at)
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 0
     assert rows.fires() == [(at, "enqueued", 1)]
     assert rows.one()["fire_at"] == at + timedelta(minutes=5)
 
@@ -83,7 +83,7 @@ async def test_once_makes_one_job_of_the_missed_times_and_records_the_others(
     store: Store, rows: Rows, report: Schedule
 ) -> None:
     first = rows.due(late=timedelta(minutes=20))
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     assert rows.fires() == [(first, "skipped", 4), (first + timedelta(minutes=20), "enqueued", 1)]
     assert len(rows.jobs()) == 1
 
@@ -91,18 +91,18 @@ async def test_once_makes_one_job_of_the_missed_times_and_records_the_others(
 async def test_skip_makes_no_job_of_missed_times(store: Store, rows: Rows) -> None:
     await declared(store, missed="skip")
     first = rows.due(late=timedelta(minutes=22))
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     assert rows.fires() == [(first, "skipped", 5)]
     assert rows.jobs() == []
     at = rows.due(late=timedelta(seconds=60))
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     assert rows.fires()[-1] == (at, "enqueued", 1), "a minute late is not missed"
 
 
 async def test_all_makes_up_for_every_missed_time(store: Store, rows: Rows) -> None:
     await declared(store, missed="all", overlap="allow")
     first = rows.due(late=timedelta(minutes=17))
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     times = [first + timedelta(minutes=number) for number in (0, 5, 10, 15)]
     assert rows.fires() == [(at, "enqueued", 1) for at in times]
     made = [job["correlation_id"] for job in rows.jobs()]
@@ -113,24 +113,24 @@ async def test_a_fire_is_skipped_while_the_job_of_the_fire_before_is_live(
     store: Store, rows: Rows, report: Schedule
 ) -> None:
     rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     (job,) = rows.jobs()
     at = rows.due()
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 0
     assert rows.fires()[-1] == (at, "skipped", 1)
     (stored,) = await store.schedules.list()
     assert stored.trouble == f"last fire skipped: job {job['id']} of the fire before still waits or runs"
     rows.finish_jobs()
     rows.due()
-    assert (await store.fires.fire_due()).jobs == 1
+    assert (await store.schedules.fire_due()).jobs == 1
 
 
 async def test_allow_makes_jobs_beside_each_other(store: Store, rows: Rows) -> None:
     await declared(store, overlap="allow")
     rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     assert len(rows.jobs()) == 2
 
 
@@ -151,7 +151,7 @@ async def test_a_refused_job_is_a_failed_fire_and_stops_no_other(
     db.sql("update tenure.schedule set declaration = declaration || %s::jsonb where name = 'bad'", broken)
     rows.due()
     with caplog.at_level(logging.WARNING, "tenure.upkeep"):
-        assert (await store.fires.fire_due()).jobs == 2
+        assert (await store.schedules.fire_due()).jobs == 2
     assert [result for _, result, _ in rows.fires("good")] == ["enqueued"]
     assert [result for _, result, _ in rows.fires("bad")] == ["failed"]
     found = await store.schedules.find("bad")
@@ -159,7 +159,7 @@ async def test_a_refused_job_is_a_failed_fire_and_stops_no_other(
     assert found.trouble.startswith(f"last fire failed: {reason}")
     (said,) = [record.getMessage() for record in caplog.records if record.name == "tenure.upkeep"]
     assert said.startswith("schedule shop/bad: no job for its fire time")
-    assert (await store.fires.fire_due()).jobs == 0, "it waits for its next time"
+    assert (await store.schedules.fire_due()).jobs == 0, "it waits for its next time"
 
 
 async def test_a_schedule_that_cannot_be_decided_stops_no_other(store: Store, rows: Rows, db: Harness) -> None:
@@ -167,7 +167,7 @@ async def test_a_schedule_that_cannot_be_decided_stops_no_other(store: Store, ro
     db.sql("update tenure.schedule set declaration = declaration || '{\"cron\": \"@daily\", \"tz\": \"Mars/Base\"}' "
            "where name = 'bad'")  # fmt: skip
     rows.due()
-    done = await store.fires.fire_due()
+    done = await store.schedules.fire_due()
     assert done.jobs == 2
     (trouble,) = done.troubles
     assert "Mars/Base" in trouble
@@ -177,7 +177,7 @@ async def test_a_schedule_that_cannot_be_decided_stops_no_other(store: Store, ro
 async def test_a_job_beyond_the_id_ranges_is_made(store: Store, rows: Rows, db: Harness, report: Schedule) -> None:
     db.sql("select setval('tenure.job_id_seq', (select max(high) from tenure.range))")
     rows.due()
-    assert (await store.fires.fire_due()).jobs == 1
+    assert (await store.schedules.fire_due()).jobs == 1
     assert len(rows.fires()) == 1
 
 
@@ -189,37 +189,37 @@ async def test_a_paused_schedule_does_not_fire_and_a_resumed_one_does_not_make_u
     again = await store.schedules.pause("report", actor="bob")
     assert (again.paused_by, again.paused_at) == ("ann", paused.paused_at)
     rows.due()
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 0
     resumed, changed = await store.schedules.resume("report")
     assert changed
     assert resumed.next_at is not None
     assert resumed.next_at > resumed.now
-    assert (await store.fires.fire_due()).jobs == 0
+    assert (await store.schedules.fire_due()).jobs == 0
     assert (await store.schedules.resume("report"))[1] is False
 
 
 async def test_run_now_makes_a_job_at_once_also_while_paused(store: Store, rows: Rows, report: Schedule) -> None:
     await store.schedules.pause("report", actor="ann")
     before = rows.one()
-    fire = await store.fires.run_now("report", application="shop", actor="ann")
+    fire = await store.schedules.run_now("report", application="shop", actor="ann")
     (job,) = rows.jobs()
     assert (fire.job_id, fire.by_hand, fire.reason) == (job["id"], True, "run by ann")
     assert fire.fire_at.microsecond
     assert rows.one()["next_at"] == before["next_at"]
     with pytest.raises(ScheduleConflict, match=f"job {job['id']} of schedule shop/report still waits or runs"):
-        await store.fires.run_now("report", application="shop", actor="ann")
+        await store.schedules.run_now("report", application="shop", actor="ann")
     with pytest.raises(ScheduleNotFound):
-        await store.fires.run_now("report", application="other", actor="ann")
+        await store.schedules.run_now("report", application="other", actor="ann")
     with pytest.raises(ScheduleNotFound):
-        await store.fires.run_now("report", application="shop", actor="ann", tenant="acme")
+        await store.schedules.run_now("report", application="shop", actor="ann", tenant="acme")
 
 
 async def test_a_run_by_hand_counts_for_the_overlap_of_the_next_fire(
     store: Store, rows: Rows, report: Schedule
 ) -> None:
-    await store.fires.run_now("report", application="shop", actor="ann")
+    await store.schedules.run_now("report", application="shop", actor="ann")
     at = rows.due()
-    await store.fires.fire_due()
+    await store.schedules.fire_due()
     assert (at, "skipped", 1) in rows.fires()
 
 
@@ -227,7 +227,7 @@ async def test_a_run_by_hand_that_is_refused_records_nothing(store: Store, rows:
     await declared(store)
     db.sql("""update tenure.schedule set declaration = jsonb_set(declaration, '{job,contract}', '"gone"')""")
     with pytest.raises(BadInput, match="nothing was made"):
-        await store.fires.run_now("report", application="shop", actor="ann")
+        await store.schedules.run_now("report", application="shop", actor="ann")
     assert rows.fires() == []
 
 
@@ -235,7 +235,7 @@ async def test_a_withdrawn_schedule_is_not_run_by_hand(store: Store, rows: Rows,
     rows.due()
     await store.schedules.withdraw("shop")
     with pytest.raises(ScheduleConflict, match="no live worker's code declares it"):
-        await store.fires.run_now("report", application="shop", actor="ann")
+        await store.schedules.run_now("report", application="shop", actor="ann")
 
 
 async def test_old_fires_leave_and_the_last_of_each_schedule_stays(store: Store, rows: Rows, db: Harness) -> None:
@@ -243,7 +243,7 @@ async def test_old_fires_leave_and_the_last_of_each_schedule_stays(store: Store,
     times = []
     for _ in range(5):
         times.append(rows.due())
-        await store.fires.fire_due()
+        await store.schedules.fire_due()
     assert await store.history.forget_fires(3_600) == 0
     rows.clock.set(times[-1] + timedelta(days=31))
     assert await store.history.forget_fires() == 4

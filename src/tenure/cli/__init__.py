@@ -5,7 +5,7 @@ failed (the message starts with its code), 2 a wrong call. A command imports wha
 `tenure --help` loads no database driver.
 
     services/     worker, serve, upkeep, dev: they run until they are stopped
-    jobs/  contracts/  dlq  queues  workers  types  keys      groups of commands
+    jobs/  contracts/  dlq  queues  schedules  workers  types  keys      groups of commands
     migrate  enqueue  verify (and replay)  demo  openapi      single commands
     command  options  output  import_target                   shared by the commands
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, dlq, enqueue, keys, migrate, openapi, queues, types, verify, workers
+from tenure.cli import contracts, demo, dlq, enqueue, keys, migrate, openapi, queues, schedules, types, verify, workers
 from tenure.cli.contracts.verify import verify as verify_contracts
 from tenure.cli.jobs import change, read
 from tenure.cli.output import note_error
@@ -48,6 +48,18 @@ _GROUPS: dict[str, tuple[str, tuple[Callable[..., None], ...]]] = {
         (dlq.list_, dlq.show, dlq.requeue, dlq.discard, dlq.approve),
     ),
     "queues": ("List queues, pause and resume them.", (queues.list_, queues.pause, queues.resume)),
+    "schedules": (
+        "List schedules, pause, resume and run them, and show when they fire next.",
+        (
+            schedules.list_,
+            schedules.show,
+            schedules.pause,
+            schedules.resume,
+            schedules.run,
+            schedules.next_,
+            schedules.delete,
+        ),
+    ),
     "workers": ("List the workers.", (workers.list_,)),
     "types": ("List, show and reset the options of job types.", (types.list_, types.show, types.reset)),
     "keys": ("API keys for the dispatcher: create, list, revoke.", (keys.create, keys.list_, keys.revoke)),

@@ -25,8 +25,8 @@ from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.enqueue import JobGroup, enqueue_plan
+from tenure.postgres.locked_schedule import LockedSchedule, atomically, lock
 from tenure.postgres.notify import queues_to_wake
-from tenure.postgres.schedules import LockedSchedule, atomically, lock
 from tenure.postgres.statement import Atomic, Plan, Row, Statement, statement
 from tenure.schedules.decision import MAX_MADE_UP, MissedTimes, decide
 from tenure.schedules.status import Fire
@@ -54,8 +54,8 @@ class _Fired(NamedTuple):
     jobs: Sequence[NewJob]
 
 
-class ScheduleFires(EngineUser):
-    """Operations that fire schedules; `store.fires`."""
+class ScheduleFireVerbs(EngineUser):
+    """The verbs that make the jobs of schedules; part of `store.schedules`."""
 
     async def fire_due(self) -> FireReport:
         """Fire every schedule that is due; one that another process fires is left to it."""

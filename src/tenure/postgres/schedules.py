@@ -1,4 +1,4 @@
-"""Schedules: declare, change, pause, resume and list them. `schedule_fires.py` makes their jobs.
+"""Schedules: declare, change, pause, resume and list them. `schedule_fires.py` has the verbs that make their jobs.
 
 Every change locks the schedule's row first, so it happens before or after a fire, never in between. A declaration in
 code belongs to its application. Two releases of an application may run at once: the newer one's declaration stays while
@@ -10,19 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
 
 from tenure.errors import BadInput, ScheduleConflict, ScheduleNotFound
 from tenure.jobs import validation
-from tenure.postgres.engine import EngineUser
-from tenure.postgres.statement import Atomic, Plan, Row, statement
-from tenure.schedules.declaration import Schedule, from_json
+from tenure.postgres.locked_schedule import LockedSchedule, atomically, lock
+from tenure.postgres.schedule_fires import ScheduleFireVerbs
+from tenure.postgres.statement import Plan, Row, statement
+from tenure.schedules.declaration import Schedule
 from tenure.schedules.status import Fire, StoredSchedule
-from tenure.schedules.timing import Timing
 
-T = TypeVar("T")
 _log = logging.getLogger("tenure")
 
 #: How many earlier declarations of a schedule are remembered, to tell an older release from a newer one.
@@ -31,7 +28,7 @@ _EARLIER = 20
 MANY = 1_000
 
 
-class Schedules(EngineUser):
+class Schedules(ScheduleFireVerbs):
     """Operations on schedules; `store.schedules`."""
 
     async def declare(
@@ -134,56 +131,6 @@ class Schedules(EngineUser):
         """Refuse a job that could not be enqueued."""
         bound = await self._engine.bound_contract(schedule.job.contract, schedule.job.version)
         validation.check_new_job(bound.contract, schedule.job, self._max_bytes)
-
-
-class LockedSchedule(NamedTuple):
-    """A schedule under its lock, and the time of the database's clock there."""
-
-    id: int
-    application: str
-    name: str
-    tenant_id: str
-    in_code: bool
-    declaration: Any
-    fingerprint: str
-    earlier: Sequence[str]
-    declared_by: str | None
-    declared_at: datetime
-    fire_at: datetime | None
-    next_at: datetime | None
-    last_job_id: int | None
-    paused_at: datetime | None
-    paused_by: str | None
-    pause_reason: str | None
-    withdrawn_at: datetime | None
-    now: datetime
-
-    @property
-    def schedule(self) -> Schedule:
-        """What is declared."""
-        return from_json(self.name, self.declaration)
-
-    @property
-    def key(self) -> str:
-        """What its jitter depends on."""
-        return f"{self.application}/{self.name}"
-
-    @property
-    def timing(self) -> Timing:
-        """When it fires."""
-        return self.schedule.timing
-
-
-def lock(application: str, name: str) -> Plan[LockedSchedule | None]:
-    """Lock a schedule; None if there is none."""
-    rows: list[Row] = yield statement("lock_schedule", {"application": application, "name": name})
-    return LockedSchedule._make(rows[0]) if rows else None
-
-
-def atomically(plan: Plan[T]) -> Plan[T]:
-    """All steps of a plan in one transaction."""
-    answer: T = yield Atomic(plan)
-    return answer
 
 
 def _declare_atomically(schedule: Schedule, application: str, by: str | None) -> Plan[bool]:

@@ -4,7 +4,7 @@
     store.letters    dead letters        store.queues   queues and pauses     store.history  retention
     store.keys       API keys            store.types    options of job types  store.audit    reads of the audit
     store.workers    live workers        store.watch    the work of upkeep
-    store.schedules  schedules           store.fires    the jobs of schedules
+    store.schedules  schedules
 
 Each group of verbs is a class in the module that also has its plans. Batch methods return one answer or refusal per
 job; their single forms raise the refusal. After a deadlock the engine runs the operation again.
@@ -31,7 +31,6 @@ from tenure.postgres.read import JobReads
 from tenure.postgres.reap import UpkeepVerbs
 from tenure.postgres.registry import ContractNumbers
 from tenure.postgres.retention import Retention
-from tenure.postgres.schedule_fires import ScheduleFires
 from tenure.postgres.schedules import Schedules
 from tenure.postgres.search import JobSearch
 from tenure.postgres.upkeep_work import UpkeepWork
@@ -51,7 +50,6 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.watch = UpkeepWork(engine)
         self.workers = Workers(engine)
         self.schedules = Schedules(engine, max_bytes)
-        self.fires = ScheduleFires(engine, max_bytes)
 
     @classmethod
     async def connect(

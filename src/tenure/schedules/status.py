@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 from tenure.jobs.formats import elapsed, format_iso
 from tenure.schedules.declaration import Schedule
@@ -97,13 +98,22 @@ class StoredSchedule:
             return []
         return [self.fire_at, *self.schedule.timing.upcoming(self.fire_at, count - 1)]
 
+    def next_to_json(self, count: int) -> list[dict[str, Any]]:
+        """Return its next fire times for programs: in UTC, in its zone, and with jitter."""
+        timing = self.schedule.timing
+        return [
+            {"fire_at": at, "local": at.astimezone(ZoneInfo(timing.tz)).isoformat(),
+             "due_at": timing.due_at(self.full_name, at)}
+            for at in self.upcoming(count)
+        ]  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """Return it for programs."""
         return {
-            "name": self.name, "application": self.application, "tenant_id": self.tenant_id, "state": self.state,
-            "trouble": self.trouble, "in_code": self.in_code, **self.schedule.to_json(),
+            "id": str(self.id), "name": self.name, "application": self.application, "tenant_id": self.tenant_id,
+            "state": self.state, "trouble": self.trouble, "in_code": self.in_code, **self.schedule.to_json(),
             "declared_by": self.declared_by, "declared_at": self.declared_at, "fire_at": self.fire_at,
             "next_at": self.next_at, "paused_at": self.paused_at, "paused_by": self.paused_by,
-            "pause_reason": self.pause_reason, "withdrawn_at": self.withdrawn_at,
+            "pause_reason": self.pause_reason, "withdrawn_at": self.withdrawn_at, "now": self.now,
             "last_fire": self.last_fire and self.last_fire.to_json(),
         }  # fmt: skip

@@ -77,7 +77,7 @@ async def _reap(store: Store, contract: str) -> list[Outcome]:
 
 async def fire_due(store: Store) -> Report:
     """Make the jobs of all schedules that are due."""
-    done = await store.fires.fire_due()
+    done = await store.schedules.fire_due()
     return Report("fire", done.jobs, None, "; ".join(done.troubles) or None)
 
 

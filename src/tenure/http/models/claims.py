@@ -103,6 +103,9 @@ class WorkerHeartbeat(RequestBody):
     )
     worker: WorkerInfo | None = optional("What it reports about itself; default none.")
     busy: fields.SmallCount | None = optional("How many jobs it runs now; default unknown.")
+    schedules: Annotated[dict[fields.ScheduleName, fields.Fingerprint], Field(max_length=MAX_BATCH)] = described(
+        "The schedules of its code: name and fingerprint, as the declaration answered; default none.", default={}
+    )
 
 
 class WorkerExit(RequestBody):
