@@ -20,7 +20,7 @@ from tests.harness import Harness
 def schedule(name: str = "report", job: NewJob | None = None, **given: Any) -> Schedule:
     """A schedule, by default every five minutes."""
     policies = {each: given.pop(each) for each in ("missed", "overlap") if each in given}
-    when = timing(**({"minutes": 5} | given if "cron" not in given else given))
+    when = timing(**(given if {"cron", "seconds", "hours"} & set(given) else {"minutes": 5} | given))
     return declare(name, job or NewJob("report", {"month": "May"}), when, **policies)
 
 
