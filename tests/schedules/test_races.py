@@ -77,9 +77,8 @@ def make_due(db: Harness) -> None:
     db.sql("delete from tenure.schedule_fire")
     db.sql("delete from tenure.job")
     db.sql(
-        "update tenure.schedule set fire_at = date_trunc('day', now(), 'UTC'), next_at = date_trunc('day', now(), 'UTC'),"
-        " 
-        "paused_at = null, paused_by = null, withdrawn_at = null, last_job_id = null"
+        "update tenure.schedule set fire_at = today, next_at = today, paused_at = null, paused_by = null, "
+        "withdrawn_at = null, last_job_id = null from (select date_trunc('day', now(), 'UTC')) as day (today)"
     )
 
 
