@@ -9,6 +9,7 @@ import pytest
 
 import tenure
 from tenure.errors import BadInput, ScheduleConflict, ScheduleNotFound
+from tenure.postgres.store import Store
 from tenure.schedules.timing import Timing
 from tests.harness import Harness
 from tests.http.conftest import serving
@@ -71,15 +72,14 @@ async def test_a_worker_declares_the_schedules_of_its_code_and_its_upkeep_fires_
     assert [fire["result"] for fire in fires(db)] == ["enqueued"]
 
 
-async def test_a_worker_behind_a_dispatcher_declares_its_schedules_and_the_dispatcher_fires_them(
-    dsn: str, db: Harness
-) -> None:
+async def test_a_worker_behind_a_dispatcher_declares_its_schedules_and_runs_their_jobs(dsn: str, db: Harness) -> None:
     with serving(dsn) as url:
         app = tenure.App(dispatcher_url=url, name="shop")
         add_report(app)
-        async with app, working(app):
+        async with app, working(app), Store.open(dsn) as upkeep:
             await until(lambda: bool(db.sql("select 1 from tenure.schedule")))
             due(db)
+            assert (await upkeep.schedules.fire_due()).jobs == 1
             await until(lambda: bool(db.sql("select 1 from tenure.job_done")))
             await until(lambda: bool(db.sql("select 1 from tenure.worker where schedules ? 'report'")))
     assert db.value("select payload from tenure.job_done") == {"month": "May"}

@@ -40,6 +40,8 @@ class Schedules(ScheduleFireVerbs):
         `starting`. One that a live worker of a newer release declares otherwise stays.
         """
         validation.check_name("application", application)
+        if by is not None:
+            validation.check_name("worker", by)
         validation.check_integer("number of schedules", len(schedules), 0, MANY)
         names = [one.name for one in schedules]
         if twice := [name for name in names if names.count(name) > 1]:
@@ -87,6 +89,8 @@ class Schedules(ScheduleFireVerbs):
         self, *, application: str | None = None, tenant: str | None = None, name: str | None = None
     ) -> list[StoredSchedule]:
         """Return the schedules with their last fires, by application and name; at most 1,000."""
+        if application is not None:
+            validation.check_name("application", application)
         values = {"application": application, "tenant_id": tenant, "name": name, "limit": MANY}
         return [_stored(row) for row in await self._engine.ask("list_schedules", **values)]
 

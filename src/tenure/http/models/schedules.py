@@ -21,7 +21,6 @@ class ScheduledJob(RequestBody):
     type: fields.Type = described("Which handler runs it.")
     payload: Any = described("The arguments; default none.", default={})
     contract: fields.Contract = described("The contract that it follows; default standard.", default="standard")
-    version: None = optional("Always null: the dispatcher chooses the version.")
     queue: fields.Queue = described("Its queue; default default.", default="default")
     tenant_id: fields.Tenant | None = optional("Its tenant; default the key's, else default.")
     priority: Annotated[StrictInt, Field(ge=0, le=9), fields.AS_WHOLE] = described(
@@ -58,7 +57,7 @@ class ScheduleFields(RequestBody):
     overlap: Overlap = described(
         "Whether a fire is skipped while the job of the last one waits or runs; default skip.", default="skip"
     )
-    job: ScheduledJob = described("The job of each fire time.")
+    job: ScheduledJob = described("What is enqueued at each fire time.")
 
 
 class PutSchedule(ScheduleFields):
