@@ -13,6 +13,7 @@ from tests.mutants import (
     in_python,
     in_queries,
     in_ranges,
+    in_schedules,
     in_succeed,
     in_surfaces,
     in_visible,
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_model,
         in_workers,
         in_visible,
+        in_schedules,
     )
     for mutant in part.MUTANTS
 )

@@ -125,6 +125,15 @@ async def test_a_fire_is_skipped_while_the_job_of_the_fire_before_is_live(
     assert (await store.schedules.fire_due()).jobs == 1
 
 
+async def test_a_skipped_fire_does_not_forget_the_job_that_still_runs(
+    store: Store, rows: Rows, report: Schedule
+) -> None:
+    for _ in range(3):
+        rows.due()
+        await store.schedules.fire_due()
+    assert [result for _, result, _ in rows.fires()] == ["enqueued", "skipped", "skipped"]
+
+
 async def test_allow_makes_jobs_beside_each_other(store: Store, rows: Rows) -> None:
     await declared(store, overlap="allow")
     rows.due()
