@@ -71,7 +71,7 @@ def test_a_tenants_key_sees_and_changes_its_own_schedules_alone(dsn: str, db: Ha
             for tenant in ("acme", "other")
         )
         made = acme.put(ROUTE, json=HOURLY).json()
-        assert (made["tenant_id"], made["declared_by"]) == ("acme", "acme")
+        assert (made["tenant_id"], made["declared_by"]) == ("acme", "key acme")
         assert other.get("/api/v1/schedules").json() == {"schedules": []}
         for method, path in (("GET", ""), ("GET", "/next"), ("DELETE", "")):
             assert code(other.request(method, ROUTE + path), 404) == "SCHEDULE_NOT_FOUND"
