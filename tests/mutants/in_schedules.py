@@ -186,6 +186,14 @@ MUTANTS = (
         (_DECLARING + "test_a_schedule_stays_while_a_live_worker_declares_it_or_one_starts",),
     ),
     Mutant(
+        "claim-forgets-schedules",
+        "A claim through a dispatcher that just started hides the schedules of its worker",
+        _QUERIES + "upsert_workers.sql",
+        "schedules = coalesce(excluded.schedules, old.schedules),",
+        "schedules = excluded.schedules,",
+        ("http/test_presence.py::test_a_claim_does_not_forget_the_schedules_of_its_worker",),
+    ),
+    Mutant(
         "start-not-noted",
         "A starting worker does not note that it declares an unchanged schedule",
         _QUERIES + "touch_schedules.sql",

@@ -142,7 +142,7 @@ class RemoteClient:
         asked = {
             "worker_id": worker.name, "queues": worker.queues, "contracts": worker.contracts, "types": worker.types,
             "options": [asdict(one) for one in worker.declares], "worker": _describe(worker), "busy": worker.busy,
-            "schedules": dict(worker.schedules),
+            "schedules": dict(worker.schedules or {}),
         }  # fmt: skip
         await self._requests.send("PUT", "/api/v1/workers", _text(asked))
 

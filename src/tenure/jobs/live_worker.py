@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,12 +35,12 @@ class LiveWorker:
     #: The dispatcher that it is connected to.
     through: str | None = None
     #: The schedules that its own code declares: name → fingerprint.
-    schedules: Mapping[str, str] = field(default_factory=dict)
+    schedules: Mapping[str, str] | None = None
 
     def row(self) -> dict[str, Any]:
         """Return its row of `tenure.worker`."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**values, "declares": group_by_contract(self.declares), "schedules": dict(self.schedules)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "declares": group_by_contract(self.declares)}
 
 
 class WorkerStatus(NamedTuple):

@@ -201,18 +201,8 @@ class Upkeep:
 
     async def _fire(self) -> None:
         """Make the jobs of all schedules that are due."""
-        troubled = False
-
-        async def work() -> Report:
-            nonlocal troubled
-            report = await fire_due(self._store)
-            troubled = report.trouble is not None
-            return report
-
         try:
-            retry = await self._try("fire", self._periods.look, work)
-            if troubled:  # the next look finds the same schedules again
-                retry = _MAX_RETRY_S
+            retry = await self._try("fire", self._periods.look, partial(fire_due, self._store))
             self._not_before["fire"] = asyncio.get_running_loop().time() + (retry or 0.0)
         finally:
             self._moving.discard("fire")

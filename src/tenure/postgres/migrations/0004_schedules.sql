@@ -48,7 +48,7 @@ create table tenure.schedule_fire (
 );
 create index schedule_fire_at on tenure.schedule_fire (at);
 
-alter table tenure.worker add column schedules jsonb not null default '{}'; -- name -> fingerprint, as its code declares them
+alter table tenure.worker add column schedules jsonb; -- name -> fingerprint, as its code declares them; NULL: not known
 
 -- A view keeps the columns that its table had when it was made.
 create or replace view tenure.live_worker with (security_invoker = true) as
