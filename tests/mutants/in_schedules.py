@@ -21,12 +21,12 @@ MUTANTS = (
         (_RACES + "test_a_hundred_connections_fire_each_time_once",),
     ),
     Mutant(
-        "fires-again-what-was-due",
-        "A process that waited fires what another one fired meanwhile",
-        _QUERIES + "lock_due_schedule.sql",
-        " and next_at <= clock_timestamp()",
-        "",
-        (_RACES + "test_a_hundred_connections_fire_each_time_once",),
+        "fires-before-its-time",
+        "A schedule whose lock came too late for it fires the next time too early",
+        "schedules/decision.py",
+        "timing.due_at(key, upcoming) <= now:",
+        "timing.due_at(key, upcoming) <= now + timedelta(minutes=1):",
+        (_DECISION + "test_what_is_not_due_yet_waits",),
     ),
     Mutant(
         "fires-while-paused",
