@@ -242,14 +242,6 @@ MUTANTS = (
         (_TIMING + "test_a_time_that_came_twice_does_not_fire_again_after_the_second_pass_began",),
     ),
     Mutant(
-        "gap-fires-twice",
-        "Two times in the gap of a clock change fire twice",
-        "schedules/cron.py",
-        "        if moment <= last:\n",
-        "        if moment < last:\n",
-        (_TIMING + "test_clock_changes_and_calendars",),
-    ),
-    Mutant(
         "jitter-of-a-process",
         "Jitter does not depend on the schedule's name",
         "schedules/timing.py",

@@ -36,7 +36,7 @@ _ANY: Final = "*"
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
 #: Some moment, to try an expression on.
 _MOMENT: Final = datetime(2024, 1, 1, tzinfo=UTC)
-#: An expression may contain this many times that coincide with the time before (in the gap of a clock change).
+#: An expression may give this many times that are past already (in the second pass of a repeated hour).
 _MAX_COINCIDING: Final = 10_000
 
 
@@ -93,7 +93,7 @@ def cron_times(text: str, zone: str, after: datetime) -> Iterator[datetime]:
     last, coinciding = after.astimezone(UTC), 0
     for at in CronSim(NAMES.get(text, text), last.astimezone(ZoneInfo(zone))):
         moment = at.astimezone(UTC)
-        # Two times in a gap both fire at its end; in a repeated hour the second pass would give the first one's time.
+        # In the second pass of a repeated hour cronsim gives the times of the first pass.
         if moment <= last:
             coinciding += 1
             if coinciding > _MAX_COINCIDING:
