@@ -2,6 +2,7 @@
 
     App()        connects to nothing; the first enqueue, result or worker does
     @app.task    makes a task of a function
+    @app.every   enqueues a task again and again (`app_schedules.py`)
     app.run_worker() or `tenure worker module:app`
 
 Without DATABASE_URL the app starts the embedded PostgreSQL in `.tenure/`, creates its schema and logs a WARNING;
@@ -20,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
+from tenure.app_schedules import ScheduleVerbs, declare_as_worker, declare_regularly, fingerprints
 from tenure.client.bulk_enqueue import BulkEnqueue, SendBatch
 from tenure.client.connections import Connections
 from tenure.client.garbage_collection import collect_seldom
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from tenure.jobs.connection_types import AsyncConnection, SyncConnection
     from tenure.jobs.holder_call import HolderCall
     from tenure.jobs.outcome import Moved, Noted
+    from tenure.schedules.declaration import Schedule
     from tenure.worker import Worker
 
 _log = logging.getLogger("tenure")
@@ -61,7 +64,7 @@ _REMOTE_NEXT = {
 }  # fmt: skip
 
 
-class App:
+class App(ScheduleVerbs):
     """Tasks, and the database or the dispatcher that keeps their jobs."""
 
     def __init__(
@@ -89,6 +92,7 @@ class App:
         self.middleware = tuple(middleware)
         self._contract, self._queue = contract, queue
         self._declared: set[JobType] = set()
+        self._schedules: dict[str, Schedule] = {}
         self._seen_workers = SeenWorkers()
         self._module = module_name(sys._getframe(1).f_globals)
         self._transaction_calls: TransactionCalls | None = None
@@ -412,13 +416,18 @@ class App:
         async def listen(client: Any) -> None:
             await client.listen(worker.wake_up)
 
+        async def declare_schedules(client: Any) -> None:
+            await declare_regularly(self, client, worker.name)
+
         services = [listen] if wakeups and self.settings.wakeups else []
+        if self._schedules:
+            services.append(declare_schedules)
         if upkeep and not self._connections.is_remote:  # a dispatcher runs its own upkeep
             services.insert(0, run_upkeep)
         worker = Worker(
             self.tasks, source, middleware=self.middleware, open_service_source=service_source, services=services,
             application=self.application, queues=queues, concurrency=concurrency, contracts=contracts, name=name,
-            poll=poll, grace=grace,
+            poll=poll, grace=grace, schedules=fingerprints(self._schedules),
         )  # fmt: skip
         return worker
 
@@ -455,10 +464,16 @@ class App:
                 ", ".join(one.type for one in declared),
             )
         self._declared.update(declared)
+        await declare_as_worker(self, client, name)
+        worker = LiveWorker(
+            name, (), (), application=self.application, declares=declared, schedules=fingerprints(self._schedules)
+        )
         try:
-            await client.withdraw(LiveWorker(name, (), (), application=self.application, declares=declared))
+            await client.withdraw(worker)
         except TenureError as error:  # the worker retries it once a minute; no job waits for it
-            _log.warning("options that %s no longer declares could not be withdrawn: %s", self.application, error)
+            _log.warning(
+                "options or schedules that %s no longer declares could not be withdrawn: %s", self.application, error
+            )
 
     def _forget(self) -> None:
         """Forget what is known of the database: the address changed."""

@@ -11,6 +11,8 @@
     │   ├── StaleLease                  the caller does not hold the job (any more); names the holder
     │   ├── NotDue                      the job is ready, but not yet
     │   ├── Busy                        another transaction has locked the row; try again
+    │   ├── ScheduleNotFound
+    │   ├── ScheduleConflict            the schedule's code, tenant or running job forbids it
     │   └── IdempotencyConflict         the key was used before with another body
     ├── ContractError
     │   ├── Unsound (also ValueError)   the declaration contradicts itself; says what and where
@@ -169,6 +171,25 @@ class IdempotencyConflict(Refused):
             job_id, f"the key {key!r} was used before with another body (job {job_id}). Next: use a new key"
         )
         self.key = key
+
+
+class ScheduleNotFound(Refused):
+    """No schedule has this name."""
+
+    code = "SCHEDULE_NOT_FOUND"
+
+    def __init__(self, name: str, application: str | None = None) -> None:
+        where = "" if application is None else f" of application {application}"
+        super().__init__(None, f"there is no schedule {name!r}{where}. Next: tenure schedules list")
+
+
+class ScheduleConflict(Refused):
+    """The schedule cannot be changed or run so: its code declares it, another tenant has it, or its job still runs."""
+
+    code = "SCHEDULE_CONFLICT"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(None, message)
 
 
 class ContractError(TenureError):
@@ -382,7 +403,8 @@ _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
     error_class.code: error_class
     for error_class in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
-        IdempotencyConflict, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
+        IdempotencyConflict, ScheduleNotFound, ScheduleConflict, CannotConnect, Unavailable, NotPermitted,
+        ConnectionLost,
     )
 }  # fmt: skip
 

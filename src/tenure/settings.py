@@ -11,7 +11,7 @@
     TENURE_ADMIN_KEY                    an API key with all rights, accepted by a dispatcher
     TENURE_INTERNAL_RUN                 1: a dispatcher runs jobs by request, for rehearsals
     TENURE_MAX_BODY_BYTES               the largest request body that a dispatcher reads
-    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS, _WAKEUPS: retention times (90d, 12h)
+    TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS, _WAKEUPS, _FIRES: retention times (90d, 12h)
     TENURE_SQS_QUEUES                   queues whose wake-ups upkeep publishes: mail=URL,default=URL
     TENURE_DISPATCHER_REWAKE_MS         publish the wake-up of a job again that still waits after this time
     TENURE_END_UNKNOWN_AFTER            end jobs whose type no live worker knew for this long; default: never
@@ -43,6 +43,7 @@ _KEEP_TIMES = {
     "TENURE_KEEP_KEYS": ("idempotency_keys_s", 0),
     "TENURE_KEEP_CLAIMS": ("claim_keys_s", 60),
     "TENURE_KEEP_WAKEUPS": ("wakeups_s", 60),
+    "TENURE_KEEP_FIRES": ("schedule_fires_s", 60),
 }
 _END_UNKNOWN = "TENURE_END_UNKNOWN_AFTER"
 _MAX_KEEP_S = 36_500 * 86_400

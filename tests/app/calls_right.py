@@ -69,6 +69,20 @@ async def in_transactions(
     print(tickets, ids)
 
 
+@app.every("0 3 * * *", tz="Europe/Berlin", missed="skip")
+@app.every(minutes=5, jitter=30, name="often")
+@app.task(queue="sums")
+async def clean_up(days: int = 30) -> int:
+    """A task with two schedules, which can be called without arguments."""
+    return days
+
+
+@app.every(hours=1, args=["a@b.c"], kwargs={"subject": "hi"}, overlap="allow")
+@app.task
+async def remind(to: str, *, subject: str) -> None:
+    """A task with arguments."""
+
+
 async def main(connection: Connection, asynchronous: AsyncConnection) -> None:
     """Each way to make a job."""
     ticket: tenure.Ticket[int] = await send.enqueue("a@b.c", subject="hi")
@@ -82,3 +96,7 @@ async def main(connection: Connection, asynchronous: AsyncConnection) -> None:
     await app.enqueue_many(send.call(to, subject="hi") for to in ("a", "b"))
     await app.cancel(made, mode="hard")
     print((await app.job(later)).state)
+    days: int = await app.result(await clean_up.enqueue(days=3))
+    schedule = await app.schedule("may", report.call("May"), "@monthly", tz="Asia/Tokyo")
+    await app.schedule("sum", add.call(1, right=days), minutes=5)
+    print(schedule.next_at, [one.name for one in await app.schedules.list()], await app.unschedule("sum"))

@@ -27,6 +27,12 @@ WRONG = {
     "wrong: str = await app.result(await send.enqueue('a@b.c', subject='hi'))": "arg-type",
     "await send.options(soon=True).enqueue('a@b.c', subject='hi')": "call-arg",
     "app.task(retries=3)": "call-overload",
+    "app.every(minutes=5)(send)": "type-var",
+    "app.every(minutes=5, args=['a@b.c'])(len)": "type-var",
+    "app.every(minutes=5, missed='never')": "call-overload",
+    "await app.schedule('x', send.call('a@b.c'), minutes=5)": "call-arg",
+    "await app.schedule('x', send, minutes=5)": "arg-type",
+    "clean_up.enqueue_sync('many')": "arg-type",
 }
 
 

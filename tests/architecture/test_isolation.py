@@ -43,6 +43,10 @@ insert into tenure.queue (name) values ('q');
 insert into tenure.api_key (name, hash, hint, scopes, created_by) values ('k', sha256('k'), 't', '{work}', 'a');
 insert into tenure.emitted (job_id, claims, body) values (1, 1, '{}');
 insert into tenure.worker (name, queues, contracts) values ('w', '{q}', '{standard}');
+insert into tenure.schedule (application, name, tenant_id, in_code, fingerprint, declaration)
+    values ('a', 's', 'default', true, 'f', '{}');
+insert into tenure.schedule_fire (schedule_id, fire_at, last_at, at, result)
+    select id, now(), now(), now(), 'skipped' from tenure.schedule;
 insert into tenure.rerun (job_id, as_job_id, actor) values (1, 2, 'a');
 delete from tenure.job where id > 1000;
 select setval('tenure.job_id_seq', 5000);

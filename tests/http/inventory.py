@@ -17,6 +17,7 @@ OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 #: Of one tenant alone is what these tell or change; a key that is bound to another is refused.
 ABOUT_ALL = {
     ("PUT", "/api/v1/types"),
+    ("PUT", "/api/v1/schedules"),
     ("GET", "/api/v1/queues"),
     ("POST", "/api/v1/queues/pause"),
     ("POST", "/api/v1/queues/resume"),
@@ -129,10 +130,20 @@ class World:
         won = self.http.post("/internal/task-claim", {"task_id": job_id, "worker_id": "w1"})
         return {"task_id": job_id, "attempt": won["attempt"], "lease_token": won["lease_token"]}
 
+    def schedule(self) -> str:
+        """A schedule that was made at run time."""
+        made = self.http.client.put("/api/v1/schedules/report", json=self.put_schedule())
+        assert made.status_code == 200, made.text
+        return "report"
+
+    def put_schedule(self) -> dict[str, Any]:
+        """What makes a schedule."""
+        return {**_TIMES, "application": "shop", "job": {**_SCHEDULED, "tenant_id": self.tenant}}
+
 
 def _names(which: str) -> dict[str, str]:
     """The id or name that stands for what a path leaves open."""
-    return dict.fromkeys(("job_id", "letter_id", "name"), which)
+    return dict.fromkeys(("job_id", "letter_id", "name", "schedule"), which)
 
 
 def _held(contract: str = "standard", **facts: Any) -> Callable[[World], Asked]:
@@ -173,6 +184,14 @@ _NEW = {
     "type": "t", "payload": {"a": 1}, "contract": "standard", "queue": "q", "tenant_id": "default", "priority": 5,
     "max_attempts": 3, "correlation_id": "c", "trace_id": "d",
 }  # fmt: skip
+_TIMES = {
+    "cron": "0 9 * * 1-5", "tz": "Europe/Berlin", "jitter_seconds": 30, "missed": "all", "overlap": "allow",
+}  # fmt: skip
+_SCHEDULED = {
+    "type": "t", "payload": {"a": 1}, "contract": "standard", "queue": "q", "tenant_id": "default", "priority": 5,
+    "max_attempts": 3, "delay_ms": 10, "key": "k", "correlation_id": "c", "trace_id": "d",
+}  # fmt: skip
+_SCHEDULE = "/api/v1/schedules/{schedule}"
 _PLACES = {"contracts": ["standard"], "queues": ["q"]}
 
 _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
@@ -216,6 +235,17 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("POST", _V1 + "queues/resume"): lambda _: Asked("", {"queue": "paused"}),
     ("GET", _JOB + "why"): lambda w: Asked(w.job()),
     ("GET", _V1 + "workers"): lambda _: Asked(""),
+    ("PUT", _V1 + "schedules"): lambda _: Asked(
+        "", {"application": "shop", "declared_by": "w", "schedules": [{**_TIMES, "name": "nightly", "job": _SCHEDULED}]}
+    ),
+    ("GET", _V1 + "schedules"): lambda _: Asked(""),
+    ("GET", _SCHEDULE): lambda w: Asked(w.schedule()),
+    ("PUT", _SCHEDULE): lambda w: Asked("report", w.put_schedule()),
+    ("DELETE", _SCHEDULE): lambda w: Asked(w.schedule()),
+    ("GET", _SCHEDULE + "/next"): lambda w: Asked(w.schedule()),
+    ("POST", _SCHEDULE + "/pause"): lambda w: Asked(w.schedule(), {"application": "shop", "reason": "a test"}),
+    ("POST", _SCHEDULE + "/resume"): lambda w: Asked(w.schedule(), {"application": "shop"}),
+    ("POST", _SCHEDULE + "/run"): lambda w: Asked(w.schedule(), {"application": "shop"}),
     ("GET", _V1 + "dlq/items"): lambda _: Asked(""),
     ("GET", _V1 + "dlq/items/{letter_id}"): lambda w: Asked(w.letter()),
     ("POST", _V1 + "dlq/items/{letter_id}/requeue"): lambda w: Asked(w.letter(), {}),

@@ -276,3 +276,15 @@ async def test_a_job_is_moved_to_another_queue_over_http(dsn: str, db: Harness) 
         client.post("/api/v1/claims", json={"worker_id": "w", "queues": ["mail"]})
         assert client.post(f"/api/v1/jobs/{made}/move", json={"queue": "post"}).status_code == 409
         assert db.row(int(made))["queue"] == "mail"
+
+
+async def test_a_claim_does_not_forget_the_schedules_of_its_worker(store: Store, db: Harness) -> None:
+    far = LiveWorker("far", ("mail",), ("standard",), application="shop", schedules={"report": "f1"})
+    await store.workers.enter([far])
+    claimed = LiveWorker(
+        "far", ("mail",), ("standard",), application="shop"
+    )  # as a dispatcher that just started has it
+    await store.workers.enter([claimed])
+    assert db.value("select schedules from tenure.worker") == {"report": "f1"}
+    await store.workers.enter([LiveWorker("far", ("mail",), ("standard",), application="shop", schedules={})])
+    assert db.value("select schedules from tenure.worker") == {}

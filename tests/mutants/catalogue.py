@@ -16,6 +16,7 @@ from tests.mutants import (
     in_python,
     in_queries,
     in_ranges,
+    in_schedules,
     in_succeed,
     in_surfaces,
     in_transactions,
@@ -47,6 +48,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_workers,
         in_visible,
         in_transactions,
+        in_schedules,
     )
     for mutant in part.MUTANTS
 )

@@ -118,8 +118,8 @@ MUTANTS = (
         "removed-options-stay",
         "Options that no live worker declares stay in force",
         "app.py",
-        "await client.withdraw(LiveWorker(",
-        "(lambda _: None)(LiveWorker(",
+        "            await client.withdraw(worker)\n",
+        "            pass\n",
         (_OPTIONS + "test_options_removed_from_the_code_end_with_the_release_that_had_them",),
     ),
     Mutant(

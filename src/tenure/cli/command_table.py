@@ -37,6 +37,10 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "dlq": ("Dead letters: jobs that were set aside.", {"dlq": "list_ show requeue discard approve"}),
     "queues": ("List queues, pause and resume them.", {"queues": "list_ pause resume"}),
+    "schedules": (
+        "List, pause, resume, run schedules; show what is next.",
+        {"schedules": "list_ show pause resume run next_ delete"},
+    ),
     "workers": ("List the workers.", {"workers": "list_"}),
     "outbox": ("Wake-ups for message queues: list, retry.", {"outbox": "list_ retry"}),
     "types": ("List, show and reset the options of job types.", {"types": "list_ show reset"}),

@@ -34,7 +34,7 @@ class DirectClient:
     leases_run_on = False
 
     def __init__(self, store: Store, direct_url: str = "") -> None:
-        self.store = store
+        self.store, self.schedules = store, store.schedules
         self._direct_url = direct_url
         self._plain: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many)
         # Apart from those without a key: an enqueue waits for another one with the same key.
@@ -91,9 +91,10 @@ class DirectClient:
             await self.store.workers.enter([worker])
 
     async def withdraw(self, worker: LiveWorker) -> None:
-        """End the stored options of the worker's application that no live worker declares."""
+        """End the stored options and schedules of the worker's application that no live worker declares."""
         if worker.application is not None:
             await self.store.types.withdraw(worker.application, worker.declares)
+            await self.store.schedules.withdraw(worker.application, worker.schedules)
 
     async def listen(self, on_wakeup: Callable[[str, str], None]) -> None:
         """Listen for wake-ups until cancelled."""

@@ -68,7 +68,7 @@ class DispatcherRequests:
 
     async def send(
         self,
-        method: Literal["GET", "POST", "PUT"],
+        method: Literal["GET", "POST", "PUT", "DELETE"],
         path: str,
         body: str | None = None,
         read: Callable[[Any], T] = lambda body: body,

@@ -60,7 +60,7 @@ class JobSource(Protocol):
         """Delete the row of a worker that stops."""
 
     async def withdraw(self, worker: LiveWorker) -> None:
-        """End the stored options of the worker's application that no live worker declares."""
+        """End the stored options and schedules of the worker's application that no live worker declares."""
 
     async def close(self) -> None:
         """Wait until every call is answered, then close the connections."""

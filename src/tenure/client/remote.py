@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 from tenure.client import dispatcher_responses as responses
 from tenure.client.batching import Batcher
 from tenure.client.dispatcher_requests import DispatcherRequests, repeat_if_lost
+from tenure.client.remote_schedules import RemoteSchedules
 from tenure.client.remote_wakeups import poll_wakeups
 from tenure.contracts.declaration import Contract
 from tenure.contracts.stored_form import from_description
@@ -62,6 +63,7 @@ class RemoteClient:
 
     def __init__(self, url: str, key: str | None = None, *, max_bytes: int = validation.MAX_BYTES) -> None:
         self._requests = DispatcherRequests(url, key)
+        self.schedules = RemoteSchedules(self._requests)
         self._max_bytes = max_bytes
         self._enqueues: Batcher[tuple[str, bool], Enqueued] = Batcher(self._make, at_once=4)
         self._starts: Batcher[tuple[str, HolderCall], Moved | None] = Batcher(partial(self._report, "starts"))
@@ -157,6 +159,7 @@ class RemoteClient:
         request = {
             "worker_id": worker.name, "queues": worker.queues, "contracts": worker.contracts, "types": worker.types,
             "options": [asdict(one) for one in worker.declares], "worker": _describe(worker), "busy": worker.busy,
+            "schedules": dict(worker.schedules or {}),
         }  # fmt: skip
         await self._requests.send("PUT", "/api/v1/workers", _text(request))
 
@@ -173,7 +176,7 @@ class RemoteClient:
             return None
 
     async def withdraw(self, worker: LiveWorker) -> None:
-        """Do nothing: the dispatcher ends stored options for the workers that it sees."""
+        """Do nothing: the dispatcher ends stored options and schedules for the workers that it sees."""
 
     async def listen(self, on_wakeup: Callable[[str, str], None]) -> None:
         """Listen for wake-ups until cancelled."""

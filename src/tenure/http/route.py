@@ -34,8 +34,16 @@ class ContractPath(BaseModel):
     ]
 
 
+class SchedulePath(BaseModel):
+    """The path of a route about one schedule."""
+
+    schedule: Annotated[
+        str, Field(max_length=LENGTHS["schedule"], description="The schedule's name.", examples=["report"])
+    ]
+
+
 _PATHS: Mapping[str, type[BaseModel]] = {
-    name: model for model in (JobPath, LetterPath, ContractPath) for name in model.model_fields
+    name: model for model in (JobPath, LetterPath, ContractPath, SchedulePath) for name in model.model_fields
 }
 
 

@@ -8,15 +8,18 @@ from functools import partial
 
 from pydantic import BaseModel
 
+from tenure.http.models import schedules as schedule_models
 from tenure.http.models.outcomes import Move, Note
 from tenure.http.route import Route
-from tenure.http.routes import claims, dead_letters, gate_b2_run, health, holding, jobs, operators, tasks
+from tenure.http.routes import claims, dead_letters, gate_b2_run, health, holding, jobs, operators, schedules, tasks
 from tenure.jobs.holder_call import HOLDER_VERBS
 
 _ANY_KEY: tuple[str, ...] = ()
 _ENQUEUE, _WORK, _OPERATE, _APPROVE = ("enqueue",), ("work",), ("operate",), ("approve",)
 _READ_JOBS, _READ_LETTERS = ("enqueue", "work", "operate"), ("operate", "approve")
 _JOB, _LETTER, _QUEUES = "/api/v1/jobs/{job_id}", "/api/v1/dlq/items/{letter_id}", "/api/v1/queues"
+_SCHEDULES = "/api/v1/schedules"
+_SCHEDULE = f"{_SCHEDULES}/{{schedule}}"
 _LEASE_TOKEN_HEADER = {
     "name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "format": "uuid"},
     "description": "A UUIDv4 that becomes the lease token: a repeated call gets the same answer.",
@@ -102,6 +105,17 @@ _OPERATORS = (
     Route("POST", f"{_QUEUES}/resume", operators.resume_queue, _OPERATE, operators.QueueChanged),
     Route("GET", "/api/v1/workers", operators.list_workers, _OPERATE, operators.WorkerList),
 )
+_SCHEDULE_ROUTES = (
+    Route("PUT", _SCHEDULES, schedules.declare_schedules, _WORK, schedule_models.SchedulesDeclared),
+    Route("GET", _SCHEDULES, schedules.list_schedules, _OPERATE, schedule_models.ScheduleList),
+    Route("GET", _SCHEDULE, schedules.show_schedule, _OPERATE, schedule_models.ScheduleDetails),
+    Route("PUT", _SCHEDULE, schedules.put_schedule, _OPERATE, schedule_models.Schedule, errors=(409,)),
+    Route("DELETE", _SCHEDULE, schedules.delete_schedule, _OPERATE, schedule_models.ScheduleDeleted, errors=(409,)),
+    Route("GET", f"{_SCHEDULE}/next", schedules.list_next_times, _OPERATE, schedule_models.NextTimes),
+    Route("POST", f"{_SCHEDULE}/pause", schedules.pause_schedule, _OPERATE, schedule_models.Schedule),
+    Route("POST", f"{_SCHEDULE}/resume", schedules.resume_schedule, _OPERATE, schedule_models.ScheduleResumed),
+    Route("POST", f"{_SCHEDULE}/run", schedules.run_schedule, _OPERATE, schedule_models.Fire),
+)
 _LETTERS = (
     Route("GET", "/api/v1/dlq/items", dead_letters.list_letters, _READ_LETTERS, dead_letters.LetterPage),
     Route("GET", _LETTER, dead_letters.show_letter, _READ_LETTERS, dead_letters.Letter),
@@ -126,7 +140,8 @@ _HEALTH = (
     Route("GET", "/readyz", health.readyz, None, health.Healthy, other_answers={503: health.NotReady}),
 )
 _BY_TAG: Mapping[str, tuple[Route, ...]] = {
-    "jobs": _JOBS, "claims": _CLAIMS, "holding": tuple(_holding()), "operators": _OPERATORS, "dead letters": _LETTERS,
+    "jobs": _JOBS, "claims": _CLAIMS, "holding": tuple(_holding()), "operators": _OPERATORS,
+    "schedules": _SCHEDULE_ROUTES, "dead letters": _LETTERS,
     "tasks (document 001)": _TASKS, "run (document 004)": _RUN, "probes": _HEALTH,
 }  # fmt: skip
 

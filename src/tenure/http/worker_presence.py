@@ -41,7 +41,7 @@ class WorkerPresence:
         self._changed: set[str] = set()
         #: Names whose row has gone. They are written again after the next sign of life: they may have left elsewhere.
         self._missing: set[str] = set()
-        #: Applications whose workers may declare types for all tenants.
+        #: Applications whose workers may declare types and schedules for all tenants.
         self._applications: set[str] = set()
         self._writer: asyncio.Task[None] | None = None
         #: Held during a write, so that a worker that leaves meanwhile is not written after that.
@@ -118,6 +118,7 @@ class WorkerPresence:
         if self._writes % _WITHDRAW_EVERY == 0:
             for application in self._applications:
                 await self._store.types.withdraw(application)
+                await self._store.schedules.withdraw(application)
             self._applications.clear()
 
     async def _enter(self, names: list[str]) -> None:

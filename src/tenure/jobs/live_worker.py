@@ -34,6 +34,8 @@ class LiveWorker:
     declares: tuple[JobType, ...] = ()
     #: The dispatcher that it is connected to.
     through: str | None = None
+    #: The schedules that its own code declares: name → fingerprint.
+    schedules: Mapping[str, str] | None = None
 
     def row(self) -> dict[str, Any]:
         """Return its row of `tenure.worker`."""

@@ -53,6 +53,11 @@ class Retention(EngineUser):
         _at_least("keep_sec", keep_sec, 60)
         return await self._pages("delete_old_claim_keys", {"keep_sec": keep_sec})
 
+    async def forget_fires(self, keep_sec: float = 30 * _DAY) -> int:
+        """Delete fires of schedules older than this, except the last one of each schedule; returns how many."""
+        _at_least("keep_sec", keep_sec, 60)
+        return await self._pages("delete_old_fires", {"keep_sec": keep_sec})
+
     async def retire_ranges(self, keep_sec: float = 90 * _DAY) -> int:
         """Drop the id ranges whose jobs all ended longer ago than this; returns how many. Needs the owner's rights."""
         _at_least("keep_sec", keep_sec, 60)

@@ -4,6 +4,7 @@
     store.letters    dead letters        store.queues   queues and pauses     store.history  retention
     store.keys       API keys            store.types    options of job types  store.audit    reads of the audit
     store.workers    live workers        store.watch    the work of upkeep
+    store.schedules  schedules
 
 Each group of verbs is a class in the module that also has its plans. Batch methods return one answer or refusal per
 job; their single forms raise the refusal. After a deadlock the engine runs the operation again.
@@ -30,6 +31,7 @@ from tenure.postgres.queues import Queues
 from tenure.postgres.read import JobReads
 from tenure.postgres.registry import ContractNumbers
 from tenure.postgres.retention import Retention
+from tenure.postgres.schedules import Schedules
 from tenure.postgres.search import JobSearch
 from tenure.postgres.upkeep_verbs import UpkeepVerbs
 from tenure.postgres.upkeep_work import UpkeepWork
@@ -49,6 +51,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.watch = UpkeepWork(engine)
         self.workers = Workers(engine)
         self.outbox = Outbox(engine)
+        self.schedules = Schedules(engine, max_bytes)
 
     @classmethod
     async def connect(

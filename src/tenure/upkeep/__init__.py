@@ -2,9 +2,10 @@
 
     look ─┬─▶ settle    end jobs that a crash left at a commit point of their contract
           ├─▶ reap      close expired leases: the claim is spent, the contract decides the next state
-          └─▶ promote   make waiting jobs ready when they are due, and send their wake-ups
+          ├─▶ promote   make waiting jobs ready when they are due, and send their wake-ups
+          └─▶ fire      make the jobs of schedules that are due
     extend              create id ranges ahead of need
-    forget              delete old payloads, idempotency keys and claim keys
+    forget              delete old payloads, idempotency keys, claim keys and fires of schedules
     retire              drop whole ranges of old finished jobs
     workers             delete the rows of dead workers; warn about job types that no live worker takes
     release             let claims try quarantined jobs again

@@ -2,6 +2,7 @@
 
     look ─┬─▶ settle, reap, promote     one statement for all contracts every 0.4 to 0.8 s; starts only the moves that
           │                             it found, 1,000 jobs at a time, each contract in its own task
+          ├─▶ fire                      makes the jobs of schedules that are due, in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
     register, publish, renew wake-ups   only where message queues are set (`publisher.py`)
@@ -31,7 +32,7 @@ from tenure.postgres.upkeep_work import PendingWork
 from tenure.settings import Settings
 from tenure.upkeep.clock_jump import ClockWatch, Jump
 from tenure.upkeep.publisher import Publisher
-from tenure.upkeep.rounds import RELEASE_AFTER_S, KeepTimes, Report, deletions, report_moves
+from tenure.upkeep.rounds import RELEASE_AFTER_S, KeepTimes, Report, deletions, fire_due, report_moves
 from tenure.upkeep.status_log import StatusLog, part_name
 from tenure.upkeep.unknown_types import UnknownTypes
 
@@ -206,6 +207,8 @@ class Upkeep:
         for part, contracts in (("settle", pending.settle), ("reap", pending.reap), ("promote", pending.promote)):
             for contract in contracts:
                 self._start_move(part, contract, pending)
+        if pending.next_fire_at is not None and pending.next_fire_at <= pending.at and self._begin("fire"):
+            self._group.create_task(self._fire())
         return Report("look", 0)
 
     def _report_jump(self, jump: Jump) -> None:
@@ -224,15 +227,27 @@ class Upkeep:
             self._on_jump(jump)
 
     def _start_move(self, part: str, contract: str, pending: PendingWork) -> None:
-        name = part_name(part, contract)
-        if name in self._moving or asyncio.get_running_loop().time() < self._not_before.get(name, 0.0):
-            return
-        self._moving.add(name)
-        self._group.create_task(self._move(part, contract, pending))
+        if self._begin(name := part_name(part, contract)):
+            self._group.create_task(self._move(name, part, contract, pending))
 
-    async def _move(self, part: str, contract: str, pending: PendingWork) -> None:
+    def _begin(self, name: str) -> bool:
+        """Whether work of this name may start now: it is not running, and did not fail just before."""
+        if name in self._moving or asyncio.get_running_loop().time() < self._not_before.get(name, 0.0):
+            return False
+        self._moving.add(name)
+        return True
+
+    async def _fire(self) -> None:
+        """Make the jobs of all schedules that are due."""
+        try:
+            retry = await self._try("fire", self._periods.look, partial(fire_due, self._store))
+            self._not_before["fire"] = asyncio.get_running_loop().time() + (retry or 0.0)
+        finally:
+            self._moving.discard("fire")
+
+    async def _move(self, name: str, part: str, contract: str, pending: PendingWork) -> None:
         """Move all pending jobs of one part and contract, batch after batch."""
-        name, last, outcomes = part_name(part, contract), Report(part, BATCH), list[Outcome]()
+        last, outcomes = Report(part, BATCH), list[Outcome]()
 
         async def work() -> Report:
             nonlocal last, outcomes

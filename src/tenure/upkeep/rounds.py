@@ -30,6 +30,7 @@ class KeepTimes:
     finished_jobs_s: float = 90 * _DAY_S
     #: Published wake-ups.
     wakeups_s: float = 3_600.0
+    schedule_fires_s: float = 30 * _DAY_S
     #: How long due jobs wait whose type no live worker knows; None: for ever.
     unknown_types_s: float | None = None
 
@@ -54,6 +55,7 @@ async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
         yield await _report("settle", contract, store.settle(contract))
         yield await _report("reap", contract, _reap(store, contract))
         yield await _report("promote", contract, store.promote(contract))
+    yield await _report("fire", None, fire_due(store))
     for part, delete in deletions(store, keep).items():
         yield await _report(part, None, delete())
     yield await _report("workers", None, store.workers.forget())
@@ -71,6 +73,7 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
         "forget claims": partial(history.forget_claims, keep.claim_keys_s),
         "forget wake-ups": partial(store.outbox.forget, keep.wakeups_s),
         "unpublish": partial(_unpublish, store),
+        "forget fires": partial(history.forget_fires, keep.schedule_fires_s),
     }
 
 
@@ -90,11 +93,19 @@ async def _reap(store: Store, contract: str) -> list[Outcome]:
     return outcomes
 
 
-async def _report(part: str, contract: str | None, work: Awaitable[int | list[Outcome]]) -> Report:
+async def fire_due(store: Store) -> Report:
+    """Make the jobs of all schedules that are due."""
+    done = await store.schedules.fire_due()
+    return Report("fire", done.jobs, None, "; ".join(done.troubles) or None)
+
+
+async def _report(part: str, contract: str | None, work: Awaitable[int | list[Outcome] | Report]) -> Report:
     try:
         done = await work
     except Exception as error:
         return Report(part, 0, contract, describe_error(error))
+    if isinstance(done, Report):
+        return done
     return report_moves(part, contract, done) if isinstance(done, list) else Report(part, int(done))
 
 

@@ -83,6 +83,7 @@ class Worker:
         services: Sequence[Service] = (),
         open_service_source: Callable[[], Awaitable[JobSource]] | None = None,
         application: str | None = None,
+        schedules: Mapping[str, str] | None = None,
     ) -> None:
         self.tasks = tasks
         self.queues = tuple(queues or dict.fromkeys(task.given.queue for task in tasks.values())) or ("default",)
@@ -97,7 +98,7 @@ class Worker:
         self._middleware = tuple(middleware)
         self._open_source = open_source
         self._heartbeats = HeartbeatLoop()
-        self._application = application
+        self._application, self._schedules = application, dict(schedules or {})
         self._services = services
         self._service = ServiceThread(open_service_source or open_source)
         self._presence: Presence | None = None
@@ -149,6 +150,7 @@ class Worker:
         live_worker = LiveWorker(
             self.name, self.queues, tuple(contracts), tuple(self.tasks), self._application, __version__, host, pid,
             self._slots.concurrency, declares=tuple(task.type for task in self.tasks.values() if task.type is not None),
+            schedules=self._schedules,
         )  # fmt: skip
         parts = SharedParts(source, live_worker, contracts, self.tasks, self._middleware, self._slots, self._heartbeats)
         self._runs = runs = JobRuns(parts, on_ended=(lambda: claim_loop.poll_soon()) if until_idle else None)

@@ -1,4 +1,4 @@
--- Tell which contracts need upkeep: settling, reaping, promoting; and the time, and the activity of the hot table.
+-- Tell which contracts need upkeep: settling, reaping, promoting; the time, the next fire, the activity of the hot table.
 --
 -- One statement a second instead of three for each contract; it reads only the small sets. Its answer is only a hint: the
 -- verbs test again, under the rows' locks.
@@ -36,6 +36,7 @@ select clock.t as at,
            where contract = machine.contract and version = machine.version and role = 'waiting' and due_at <= clock.t
              and state = any (machine.promoted::text[])
        )) as promote,
+       (select min(next_at) from tenure.schedule where paused_at is null and withdrawn_at is null) as next_fire_at,
        least((select min(lease_ms) from held), (select min(lease_ms) from machine)) / 1000.0::double precision as lease_sec,
        (select count(*) from tenure.contract) as registered,
        pg_stat_get_dead_tuples('tenure.job'::regclass) + pg_stat_get_dead_tuples('tenure.claim'::regclass) as dead,
