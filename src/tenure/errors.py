@@ -11,7 +11,8 @@
     │   ├── StaleLease                  the caller does not hold the job (any more); names the holder
     │   ├── NotDue                      the job is ready, but not yet
     │   ├── Busy                        another transaction has locked the row; try again
-    │   └── IdempotencyConflict         the key was used before with another body
+    │   ├── IdempotencyConflict         the key was used before with another body
+    │   └── DuplicateJob                a unique job is in the way; names it
     ├── ContractError
     │   ├── Unsound (also ValueError)   the declaration contradicts itself; says what and where
     │   └── ContractChanged             another machine is registered under this name and version
@@ -168,6 +169,19 @@ class IdempotencyConflict(Refused):
             job_id, f"the key {key!r} was used before with another body (job {job_id}). Next: use a new key"
         )
         self.key = key
+
+
+class DuplicateJob(Refused):
+    """A unique job is in the way of this one, which asked to be refused then; `job_id` is the job in the way."""
+
+    code = "DUPLICATE_JOB"
+
+    def __init__(self, job_id: int, type_: str) -> None:
+        super().__init__(
+            job_id,
+            f"job {job_id} of type {type_} is in the way of this unique job; nothing was made. "
+            f"Next: tenure jobs show {job_id}",
+        )
 
 
 class ContractError(TenureError):
@@ -362,7 +376,7 @@ _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
     kind.code: kind
     for kind in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
-        IdempotencyConflict, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
+        IdempotencyConflict, DuplicateJob, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
     )
 }  # fmt: skip
 

@@ -6,12 +6,14 @@ autocommit, outside of a transaction, the job exists at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from tenure.errors import BadInput, Refused
+from tenure.errors import BadInput, Busy, Refused
 from tenure.jobs import validation
 from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
@@ -33,12 +35,12 @@ class TransactionEnqueue:
 
     def make(self, connection: psycopg.Connection[Any], job: NewJob) -> Enqueued:
         """Enqueue a job on a synchronous connection."""
-        with translate_errors():
+        with translate_errors(), _locks_as_busy():
             return run_sync(connection, self._plan(connection, job))
 
     async def make_async(self, connection: psycopg.AsyncConnection[Any], job: NewJob) -> Enqueued:
         """Enqueue a job on an asynchronous connection."""
-        with translate_errors():
+        with translate_errors(), _locks_as_busy():
             return await run(connection, self._plan(connection, job))
 
     def _plan(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], job: NewJob) -> Plan[Enqueued]:
@@ -49,13 +51,22 @@ class TransactionEnqueue:
             yield statement("begin_transaction", {})
         bound = yield from self._registry.bound_contract(job.contract, job.version)
         payload = validation.check_new_job(bound.contract, job, self._max_bytes)
-        ((made,),) = yield from enqueue_plan([JobGroup(bound, [job], [payload])], None)
+        ((made,),) = yield from enqueue_plan([JobGroup(bound, [job], [payload])], None, in_transaction=True)
         if isinstance(made, Refused):
             raise made
         wanted = queues_to_wake([job]) if self._wake else ()
         if wanted and not (yield from notify(wanted)):  # sent when the caller commits
             self._overflow.noted()
         return made
+
+
+@contextmanager
+def _locks_as_busy() -> Iterator[None]:
+    """Raise Busy when the caller's lock timeout ends the wait for another transaction with the same key or scope."""
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise Busy(None) from error
 
 
 def is_async(connection: object) -> bool:
