@@ -26,10 +26,12 @@ from tenure.client.seen_workers import SeenWorkers
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, JobFailed, TenureError
 from tenure.jobs import validation
+from tenure.jobs.expiry import Expires
 from tenure.jobs.job import Job, NewJob
 from tenure.jobs.job_type import JobType, check_job_type
 from tenure.jobs.live_worker import LiveWorker, host_and_pid, module_name
 from tenure.jobs.outcome import Enqueued
+from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
 from tenure.middleware import Middleware, enqueue_through, run_without_waiting
 from tenure.settings import Settings
 from tenure.task import CHILD, Call, Decorator, Options, Task, Ticket, check_timeout
@@ -105,6 +107,10 @@ class App:
         tenant: str = "default",
         timeout: float | None = None,
         isolation: Literal["none", "process"] = "none",
+        unique: UniqueOption | None = None,
+        unique_by: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        expires: Expires | None = None,
         max_attempts: int | None = None,
         lease: float | None = None,
         heartbeat: float | None = None,
@@ -117,7 +123,9 @@ class App:
         """Make a task of a function: as `@app.task`, or with what its jobs want as `@app.task(queue="mail")`.
 
         lease, heartbeat, sla, backoff_base, backoff_cap (in seconds), max_attempts and on_exhausted are kept in the
-        database for this type of job, where they win over its contract's numbers.
+        database for this type of job, where they win over its contract's numbers. With `unique` there is at most one
+        job with these arguments (`unique_by`: some of them) that waits, is active, or was made within a period; what a
+        second enqueue does is `on_conflict`. A job that has not begun within `expires` is cancelled.
         """
         if function is not None:
             return self._declare(function, **declared)
@@ -134,6 +142,10 @@ class App:
         tenant: str = "default",
         timeout: float | None = None,
         isolation: Literal["none", "process"] = "none",
+        unique: UniqueOption | None = None,
+        unique_by: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        expires: Expires | None = None,
         **overrides: Any,
     ) -> Task[..., Any]:
         if not callable(function):
@@ -147,6 +159,7 @@ class App:
         given = Options(
             queue=validation.check_name("queue", queue or self._queue), contract=contract or self._contract,
             priority=priority, tenant=tenant, timeout=None if timeout is None else check_timeout(timeout),
+            unique=unique_rule(unique, unique_by, on_conflict), expires=expires,
         )  # fmt: skip
         if not full_name.isprintable() or own_name == "<lambda>":
             raise BadInput("a task needs a name that workers can find. Next: give it one with name=")

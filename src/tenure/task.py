@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -22,9 +22,11 @@ from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.arguments.signature import Signature
+from tenure.jobs.expiry import Expires, check_expiry, parse_expires
 from tenure.jobs.job import TIMEOUT as TIMEOUT
 from tenure.jobs.job import NewJob
 from tenure.jobs.job_type import JobType
+from tenure.jobs.unique import OnConflict, Unique, UniqueOption, changed_rule
 
 if TYPE_CHECKING:
     from typing import Concatenate
@@ -48,7 +50,7 @@ PROCESS = "TENURE_PROCESS"
 
 @dataclass(frozen=True, slots=True)
 class Ticket(Generic[R_co]):
-    """An enqueued job: its id, and whether this call created it (an earlier call with the same key may have)."""
+    """An enqueued job: its id, and whether this call created it; else an earlier one did (same key, or unique)."""
 
     id: int
     made: bool = True
@@ -79,6 +81,8 @@ class Options:
     timeout: float | None = None
     #: Whether a NOTIFY wakes listening workers.
     notify: bool = True
+    unique: Unique | None = None
+    expires: Expires | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +114,17 @@ class Task(Generic[P, R]):
                 f"task {self.name} has isolation='process', so another process must import it by its name, but it is "
                 "defined inside a function. Next: define it at the top of a module"
             )
+        self._check_given()
+
+    def _check_given(self) -> None:
+        """Refuse names in `unique_by` that are no arguments, and an expiry that the contract cannot carry out."""
+        unique, contract = self.given.unique, BUILT_IN.get(self.given.contract)
+        if unique is not None and unique.by is not None:
+            self.signature.check_names("unique_by", unique.by)
+        if self.given.expires is not None:
+            at, span_ms = parse_expires(self.given.expires)
+            if contract is not None:  # of another one, the enqueue knows the paths
+                check_expiry(contract, at, span_ms, None, None)
 
     @property
     def home(self) -> tuple[str, str] | None:
@@ -149,17 +164,26 @@ class Task(Generic[P, R]):
         timeout: float | None = None,
         contract: str | None = None,
         notify: bool | None = None,
+        unique: UniqueOption | None = None,
+        unique_by: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        expires: Expires | None = None,
     ) -> Task[P, R]:
         """Return the same task with other enqueue options; options that are not given stay.
 
         With `notify=False` no NOTIFY is sent: workers find the job by polling, and a transaction with `enqueue_in`
-        can be prepared for two-phase commit.
+        can be prepared for two-phase commit. `unique_by` and `on_conflict` may change what the task declares.
         """
         changed = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        for part in ("unique", "unique_by", "on_conflict"):
+            changed.pop(part, None)
         if timeout is not None:
             check_timeout(timeout)
+        if (unique, unique_by, on_conflict) != (None, None, None):
+            changed["unique"] = changed_rule(self.given.unique, unique, unique_by, on_conflict)
         other = copy(self)  # `replace` would inspect the function's signature again
         object.__setattr__(other, "given", replace(self.given, **changed))
+        other._check_given()
         return other
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -209,6 +233,8 @@ class Task(Generic[P, R]):
         payload = self.signature.payload(args, kwargs)
         if given.timeout is not None:
             payload[TIMEOUT] = given.timeout
+        if given.unique is not None:
+            self.signature.add_defaults(payload, given.unique.by)
         trace_id, correlation_id = given.trace_id, given.correlation_id
         if running is not None:
             trace_id, correlation_id = trace_id or running.trace_id, correlation_id or running.correlation_id
@@ -216,9 +242,11 @@ class Task(Generic[P, R]):
         limit, declared = given.max_attempts, self.type
         if limit is None and declared is not None and declared.contract == given.contract:
             limit = declared.max_attempts  # this code's own number wins over the stored one
+        expires_at, expires_ms = (None, None) if given.expires is None else parse_expires(given.expires)
         return NewJob(  # by position, which is fastest: a batch has thousands
             self.name, payload, given.contract, None, given.queue, given.tenant, given.priority, limit,
-            given.run_at, delay_ms, given.key, trace_id, correlation_id, given.notify,
+            given.run_at, delay_ms, given.key, trace_id, correlation_id, given.notify, given.unique,
+            expires_at, expires_ms,
         )  # fmt: skip
 
 

@@ -45,12 +45,29 @@ def unique_rule(
             option = "unique_by" if by is not None else "on_conflict"
             raise BadInput(f'{option} is for unique jobs. Next: give unique="waiting", "active" or a timedelta too')
         return None
-    if isinstance(by, str):
+    given: Any = by  # callers without a type checker may pass anything
+    if isinstance(given, str):
         raise BadInput(f"unique_by is a sequence of names, not {by!r}. Next: write unique_by=({by!r},)")
     mode: Any = "period" if isinstance(unique, timedelta) else unique
     period_ms = round(unique.total_seconds() * 1_000) if isinstance(unique, timedelta) else None
     names = None if by is None else tuple(dict.fromkeys(by))
     return check_unique(Unique(mode, names, "return" if on_conflict is None else on_conflict, period_ms))
+
+
+def changed_rule(
+    rule: Unique | None, unique: UniqueOption | None, by: Sequence[str] | None, on_conflict: OnConflict | None
+) -> Unique | None:
+    """Return the rule with the given options in place of its own; those that are None stay."""
+    if rule is None:
+        return unique_rule(unique, by, on_conflict)
+    new = unique_rule(unique or "waiting", by, on_conflict)
+    if new is None:
+        raise AssertionError("a rule was given")
+    return Unique(
+        rule.mode if unique is None else new.mode, rule.by if by is None else new.by,
+        rule.on_conflict if on_conflict is None else new.on_conflict,
+        rule.period_ms if unique is None else new.period_ms,
+    )  # fmt: skip
 
 
 def check_unique(rule: Unique) -> Unique:
@@ -63,7 +80,8 @@ def check_unique(rule: Unique) -> Unique:
         raise BadInput("a unique period must be at least a millisecond and at most ten years")
     if rule.on_conflict not in ON_CONFLICT:
         raise BadInput(f"on_conflict must be one of {', '.join(ON_CONFLICT)}, not {rule.on_conflict!r}")
-    if rule.by is not None and (not rule.by or not all(isinstance(name, str) and name for name in rule.by)):
+    names: tuple[Any, ...] | None = rule.by
+    if names is not None and (not names or not all(isinstance(name, str) and name for name in names)):
         raise BadInput("unique_by needs the names of one or more arguments. Next: leave it out to compare all of them")
     return rule
 

@@ -24,7 +24,7 @@ from tenure.postgres.engine import EngineUser, check_ids, only_answer
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_reclaimed
 from tenure.postgres.move import UNKNOWN_VERSION, Batch, move
 from tenure.postgres.quarantine import claim_skipping_unloggable, tenant_suffix
-from tenure.postgres.reap import reap_plan
+from tenure.postgres.reap import cancel_expired, reap_plan
 from tenure.postgres.statement import Atomic, Plan, statement
 
 
@@ -133,6 +133,8 @@ class ClaimVerbs(EngineUser):
             values |= {"positions": positions or {}, "seen": sorted(cursor.types) or None}
             answers = await self._engine.run(partial(claim_plan, versions, claimers, values))
             jobs = _in_index_order(answers)
+            if not jobs and await self._engine.run(partial(cancel_expired, self._engine.registry, 1_000)) > 0:
+                continue  # expired jobs may have stood before those that are due
             cursor.end(jobs, limit)
             if jobs or not positions or not cursor.found_nothing():
                 if not jobs:

@@ -3,6 +3,7 @@
     look ─┬─▶ settle, reap, promote     one statement for all contracts every 0.4 to 0.8 s; starts only the moves that
           │                             it found, 1,000 jobs at a time, each contract in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
+    cancel expired                      jobs that did not begin in time, every 0.4 to 0.8 s
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
 
 Every process does every part, at random times, and skips rows that another process has locked. No part stops another.
@@ -117,6 +118,7 @@ class Upkeep:
         release = partial(store.watch.release, RELEASE_AFTER_S)
         parts: list[tuple[str, float, Round]] = [
             ("look", periods.look, self._look),
+            ("cancel expired", periods.look, self._counting("cancel expired", self._cancel_expired)),
             ("extend", periods.extend, self._counting("extend", store.extend_ranges)),
             ("vacuum", periods.vacuum, self._vacuum),
             ("release", periods.forget, self._counting("release", release)),
@@ -131,7 +133,7 @@ class Upkeep:
         self._moving.clear()
         async with asyncio.TaskGroup() as self._group:
             for name, period, work in parts:
-                first = 0.0 if name in ("look", "extend") else random.uniform(0, period)
+                first = 0.0 if name in ("look", "extend", "cancel expired") else random.uniform(0, period)
                 self._group.create_task(self._repeat(name, period, work, first))
 
     async def _repeat(self, name: str, period: float, work: Round, first: float) -> None:
@@ -169,6 +171,14 @@ class Upkeep:
             for contract in contracts:
                 self._start_move(part, contract, pending)
         return Report("look", 0)
+
+    async def _cancel_expired(self) -> int:
+        """Cancel all jobs that expired before they began, batch after batch."""
+        done = last = await self._store.cancel_expired(BATCH)
+        while last:
+            last = await self._store.cancel_expired(BATCH)
+            done += last
+        return done
 
     def _report_jump(self, jump: Jump) -> None:
         if jump.seconds > 0:

@@ -48,6 +48,7 @@ async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
         yield await _report("settle", contract, store.settle(contract))
         yield await _report("reap", contract, _reap(store, contract))
         yield await _report("promote", contract, store.promote(contract))
+    yield await _report("cancel expired", None, store.cancel_expired())
     for part, delete in deletions(store, keep).items():
         yield await _report(part, None, delete())
     yield await _report("workers", None, store.workers.forget())
@@ -62,6 +63,7 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
         "forget payloads": partial(history.forget_payloads, keep.payloads_s),
         "retire": partial(history.retire_ranges, keep.finished_jobs_s),
         "forget keys": partial(history.forget_keys, keep.idempotency_keys_s),
+        "forget unique": history.forget_unique,
         "forget claims": partial(history.forget_claims, keep.claim_keys_s),
     }
 

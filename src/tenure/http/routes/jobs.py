@@ -86,6 +86,7 @@ async def show_job(request: ApiRequest) -> dict[str, Any]:
         "progress": seen.progress,
         "dlq_id": None if seen.letter is None else str(seen.letter.id),
         "requeued_as": None if again is None else str(again),
+        "expires_at": seen.situation.expires_at,
     }
 
 
