@@ -67,7 +67,9 @@ async def test_an_active_one_is_in_the_way_until_it_ends(store: Store, db: Harne
     assert await made(store, sync(unique="active", contract=contract)) != first
 
 
-async def test_a_job_that_waits_for_its_retry_is_in_the_way_also_when_a_newer_one_runs(store: Store, db: Harness) -> None:
+async def test_a_job_that_waits_for_its_retry_is_in_the_way_also_when_a_newer_one_runs(
+    store: Store, db: Harness
+) -> None:
     first = await made(store, sync())
     (job,) = await store.claim(worker="w")
     second = await made(store, sync())
@@ -80,7 +82,9 @@ async def test_a_job_that_waits_for_its_retry_is_in_the_way_also_when_a_newer_on
 async def test_a_retry_never_fails_because_another_one_waits(store: Store, db: Harness) -> None:
     await made(store, sync(unique="active"))
     (job,) = await store.claim(worker="w")
-    db.sql("insert into tenure.unique_job (contract, tenant_id, type, scope) values ('standard', 'default', 'sync', 'x')")
+    db.sql(
+        "insert into tenure.unique_job (contract, tenant_id, type, scope) values ('standard', 'default', 'sync', 'x')"
+    )
     waiting = await made(store, sync())
     moved = await store.fail(job.held, Failure("later"))
     assert getattr(moved, "role", "") == "ready"
@@ -184,8 +188,10 @@ async def test_equal_ones_of_one_batch_make_one_job_with_the_last_replacement(st
     ]  # fmt: skip
     answers = await store.enqueue_many(batch)
     first = answers[0]
-    assert isinstance(first, Enqueued) and first.made
-    assert isinstance(answers[3], DuplicateJob) and answers[3].job_id == first.job_id
+    assert isinstance(first, Enqueued)
+    assert first.made
+    assert isinstance(answers[3], DuplicateJob)
+    assert answers[3].job_id == first.job_id
     others = [answer for n, answer in enumerate(answers) if n not in (0, 1, 3, 4)]
     assert set(others) == {Enqueued(first.job_id, made=False)}
     assert [isinstance(answers[n], Enqueued) and answers[n].made for n in (1, 4)] == [True, True]  # type: ignore[union-attr]

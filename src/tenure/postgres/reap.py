@@ -18,7 +18,6 @@ from tenure.postgres.engine import EngineUser
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_lost
 from tenure.postgres.move import Batch, is_row_error, move, not_logged
 from tenure.postgres.ranges import group_by_range
-from tenure.postgres.registry import Registry
 from tenure.postgres.settle import settle, settle_after
 from tenure.postgres.statement import Atomic, Plan, statement
 
@@ -53,7 +52,10 @@ class UpkeepVerbs(EngineUser):
     async def cancel_expired(self, limit: int = 1000) -> int:
         """Cancel jobs that expired before they began, `limit` at a time; returns how many."""
         validation.check_integer("limit", limit, 1, validation.MAX_BATCH)
-        return await self._engine.run(lambda: cancel_expired(self._engine.registry, limit))
+        registry = self._engine.registry
+        await self._engine.run(registry.load)
+        known = [bound for contract in registry.contracts() for bound in registry.versions(contract.name)]
+        return await self._engine.run(lambda: cancel_expired(known, limit))
 
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Settle all jobs of this contract that a crash left at a commit point, `limit` at a time."""
@@ -87,11 +89,13 @@ def reap_plan(
     return (yield from settle_after(bound, outcomes))
 
 
-def cancel_expired(registry: Registry, limit: int) -> Plan[int]:
-    """Cancel jobs of all contracts that expired before they began, by their contracts' cancel paths."""
+def cancel_expired(known: Sequence[BoundContract], limit: int) -> Plan[int]:
+    """Cancel jobs of these contracts that expired before they began, by their contracts' cancel paths."""
     done = 0
-    for contract, version in (yield statement("list_contracts_with_expired_jobs", {"limit": limit})):
-        bound = yield from registry.bound_contract(contract, version)
+    bounds = {(bound.contract.name, bound.contract.version): bound for bound in known}
+    names = {"contracts": [name for name, _ in bounds], "versions": [version for _, version in bounds]}
+    for which in (yield statement("list_contracts_with_expired_jobs", {**names, "limit": limit})):
+        bound = bounds[which]
         values = {"limit": limit, "reason": EXPIRED}
         outcomes = yield from _find_and_move(bound, "find_expired_unbegun", "cancel", values)
         outcomes = yield from settle_after(bound, outcomes)
