@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from psycopg import AsyncConnection, Connection
 
 import tenure
@@ -40,6 +42,11 @@ async def forget(result: int) -> None:
     """What undoes it."""
 
 
+@app.task(unique="active", unique_by=("customer",), on_conflict="replace", expires=timedelta(hours=1))
+async def sync(customer: int, *, full: bool = False) -> None:
+    """A task of which one waits or runs."""
+
+
 async def main(connection: Connection, asynchronous: AsyncConnection) -> None:
     """Each way to make a job."""
     ticket: tenure.Ticket[int] = await send.enqueue("a@b.c", subject="hi")
@@ -52,4 +59,6 @@ async def main(connection: Connection, asynchronous: AsyncConnection) -> None:
     await report.enqueue(month="May")
     await app.enqueue_many(send.call(to, subject="hi") for to in ("a", "b"))
     await app.cancel(made, mode="hard")
+    await sync.options(unique=timedelta(minutes=5), on_conflict="refuse", expires=60).enqueue(7)
+    await sync.options(unique="waiting", expires=datetime.now(UTC)).enqueue(7, full=True)
     print((await app.job(later)).state)

@@ -24,6 +24,10 @@ WRONG = {
     "wrong: str = await app.result(await send.enqueue('a@b.c', subject='hi'))": "arg-type",
     "await send.options(soon=True).enqueue('a@b.c', subject='hi')": "call-arg",
     "app.task(retries=3)": "call-overload",
+    "app.task(unique='sometimes')": "call-overload",
+    "app.task(unique='active', on_conflict='ignore')": "call-overload",
+    "send.options(unique=5)": "arg-type",
+    "send.options(expires='soon')": "arg-type",
 }
 
 
