@@ -3,7 +3,7 @@
     look ─┬─▶ settle, reap, promote     one statement for all contracts every 0.4 to 0.8 s; starts only the moves that
           │                             it found, 1,000 jobs at a time, each contract in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
-    cancel expired                      jobs that did not begin in time, every 0.4 to 0.8 s
+    cancel expired                      jobs that did not begin in time, every 2.5 to 5 s
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
 
 Every process does every part, at random times, and skips rows that another process has locked. No part stops another.
@@ -67,6 +67,8 @@ class Periods:
     warn_again: float = 300.0
     #: With few dead rows in the hot tables.
     vacuum_few: float = 60.0
+    #: Cancel jobs that did not begin in time. No claim takes them meanwhile.
+    expired: float = 5.0
 
 
 class Upkeep:
@@ -118,7 +120,7 @@ class Upkeep:
         release = partial(store.watch.release, RELEASE_AFTER_S)
         parts: list[tuple[str, float, Round]] = [
             ("look", periods.look, self._look),
-            ("cancel expired", periods.look, self._counting("cancel expired", self._cancel_expired)),
+            ("cancel expired", periods.expired, self._counting("cancel expired", self._cancel_expired)),
             ("extend", periods.extend, self._counting("extend", store.extend_ranges)),
             ("vacuum", periods.vacuum, self._vacuum),
             ("release", periods.forget, self._counting("release", release)),
