@@ -43,6 +43,7 @@ insert into tenure.queue (name) values ('q');
 insert into tenure.api_key (name, hash, hint, scopes, created_by) values ('k', sha256('k'), 't', '{work}', 'a');
 insert into tenure.emitted (job_id, claims, body) values (1, 1, '{}');
 insert into tenure.worker (name, queues, contracts) values ('w', '{q}', '{standard}');
+insert into tenure.unique_job (contract, tenant_id, type, scope) values ('standard', 'default', 't', 's');
 insert into tenure.rerun (job_id, as_job_id, actor) values (1, 2, 'a');
 delete from tenure.job where id > 1000;
 select setval('tenure.job_id_seq', 5000);

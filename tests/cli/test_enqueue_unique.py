@@ -7,6 +7,7 @@ import pytest
 from tests.cli.conftest import Asking
 from tests.harness import Harness
 
+
 @pytest.fixture(autouse=True)
 def working(db: Harness) -> None:
     """Somebody who takes whatever is enqueued, so that nothing is said of it."""

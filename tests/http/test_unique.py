@@ -1,4 +1,4 @@
-"""Unique and expiring jobs over HTTP: the fields of a job, alone and in a batch; the code of a duplicate; what is shown."""
+"""Unique and expiring jobs over HTTP: the fields of a job, alone and in a batch; the code of a duplicate."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from tests.mutants import (
     in_ranges,
     in_succeed,
     in_surfaces,
+    in_unique,
     in_visible,
     in_worker,
     in_workers,
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_model,
         in_workers,
         in_visible,
+        in_unique,
     )
     for mutant in part.MUTANTS
 )

@@ -97,6 +97,18 @@ async def test_a_job_that_has_begun_does_not_expire_in_a_retry(store: Store, db:
     assert [again.id for again in await store.claim(worker="w")] == [made.job_id]
 
 
+async def test_find_leaves_out_a_job_that_has_begun(store: Store, db: Harness) -> None:
+    begun = (await store.enqueue(NewJob("send", expires_ms=60_000))).job_id
+    (job,) = await store.claim(worker="w")
+    assert job.id == begun
+    await store.fail(job.held, Failure("later"))
+    (late,) = await expired(store, db)
+    # As a worker of the release before leaves it.
+    db.sql("update tenure.job set expires_at = now() - interval '1 hour' where id = %s", begun)
+    assert await store.cancel_expired() == 1
+    assert (db.row(late)["role"], db.row(begun)["role"]) == ("done", "ready")
+
+
 async def test_a_repeat_of_a_claim_that_met_only_expired_jobs_is_not_stale(store: Store, db: Harness) -> None:
     await expired(store, db, 3)
     key = uuid4()

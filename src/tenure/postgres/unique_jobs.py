@@ -19,6 +19,8 @@ from tenure.jobs.outcome import Enqueued
 from tenure.jobs.unique import Unique, unique_scope
 from tenure.postgres.statement import Plan, carried, statement
 
+#: The most scopes of one statement, whose work grows with the square of their number.
+_PART = 500
 #: Inserts the jobs at these places under these ids.
 Insert = Callable[[Sequence[int], Sequence[int]], Plan[None]]
 
@@ -56,8 +58,10 @@ def insert_unique(new: UniqueJobs, places: Sequence[int], insert: Insert) -> Pla
         first: dict[_Scope, int] = {}
         for n in waiting:
             first.setdefault(scopes[n], n)
-        for part in carried(list(first.values()), new.payloads):
-            answers |= yield from _insert_part(new, part, scopes, insert)
+        leaders = list(first.values())
+        for start in range(0, len(leaders), _PART):
+            for part in carried(leaders[start : start + _PART], new.payloads):
+                answers |= yield from _insert_part(new, part, scopes, insert)
         # What the first one of a scope met is in the way of equal ones too. Only the last replacement counts.
         replacing = {scopes[n]: n for n in waiting if _rule(new.jobs[n]).on_conflict == "replace"}
         later = []

@@ -2,13 +2,18 @@
 --
 -- A row is looked at when its check_at has come; a job that lives long is looked at more and more rarely. Skips rows that
 -- an enqueue has locked. Returns the rows that were looked at: a full page may have a next one.
-with due as materialized (
-    select contract, tenant_id, type, scope, job_id, earlier, made_at, until
-    from tenure.unique_job
-    where check_at <= clock_timestamp()
-    order by check_at
-    limit :limit::bigint
-    for update skip locked
+with clock as materialized (
+    select clock_timestamp() as t -- a volatile time could not be looked up in the index
+),
+due as materialized (
+    select row.* from clock cross join lateral (
+        select contract, tenant_id, type, scope, job_id, earlier, made_at, until
+        from tenure.unique_job
+        where check_at <= clock.t
+        order by check_at
+        limit :limit::bigint
+        for update skip locked
+    ) as row
 ),
 judged as materialized (
     select due.*, clock_timestamp() as t,
