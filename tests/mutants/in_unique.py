@@ -21,7 +21,7 @@ MUTANTS = (
         _LOCK,
         "do update set job_id = unique_job.job_id",
         "do nothing",
-        (f"{_RACES}test_of_64_callers_in_four_processes_one_makes_the_job",),
+        (f"{_RACES}test_a_stale_row_is_taken_over_by_one",),
     ),
     Mutant(
         "unique-active-waits-only",
@@ -118,8 +118,8 @@ MUTANTS = (
         "unique-period-deleted-early",
         "Upkeep deletes the row of a period that still runs",
         _FORGET,
-        "and not judged.lives and coalesce(judged.until, '-infinity') <= judged.t",
-        "and not judged.lives",
+        "not lives and coalesce(until, '-infinity') <= t as is_over",
+        "not lives as is_over",
         (f"{_UNIQUE}test_upkeep_deletes_rows_whose_jobs_ended_and_keeps_the_others",),
     ),
     Mutant(

@@ -185,6 +185,21 @@ async def test_a_transaction_that_holds_the_scope_open_is_waited_for(dsn: str, d
     assert db.value("select count(*) from tenure.job") == 1
 
 
+async def test_a_stale_row_is_taken_over_by_one(dsn: str, db: Harness) -> None:
+    async with quick(dsn) as app:
+        task = _declare(app)
+        await task.enqueue(7)
+        db.sql("delete from tenure.job")
+        with psycopg.connect(dsn) as mine, ThreadPoolExecutor(1) as beside:
+            first = task.enqueue_in(mine, 7)
+            assert first.made
+            other = beside.submit(task.enqueue_sync, 7)
+            await until(lambda: _waits(db))
+            mine.commit()
+            answer = await asyncio.wrap_future(other)
+    assert (answer.id, answer.made) == (first.id, False)
+
+
 async def test_a_rollback_frees_the_scope(dsn: str, db: Harness) -> None:
     async with quick(dsn) as app:
         task = _declare(app)

@@ -15,17 +15,19 @@ due as materialized (
         for update skip locked
     ) as row
 ),
-judged as materialized (
+looked_at as materialized (
     select due.*, clock_timestamp() as t,
            exists (select from tenure.job where job.id = due.job_id)
            or exists (select from unnest(due.earlier) as one (id) join tenure.job on job.id = one.id) as lives
     from due
 ),
+judged as materialized (
+    select looked_at.*, not lives and coalesce(until, '-infinity') <= t as is_over from looked_at
+),
 deleted as (
     delete from tenure.unique_job using judged
     where (unique_job.contract, unique_job.tenant_id, unique_job.type, unique_job.scope)
-          = (judged.contract, judged.tenant_id, judged.type, judged.scope)
-      and not judged.lives and coalesce(judged.until, '-infinity') <= judged.t
+          = (judged.contract, judged.tenant_id, judged.type, judged.scope) and judged.is_over
 ),
 later as (
     update tenure.unique_job
@@ -33,7 +35,6 @@ later as (
                         else judged.until end
     from judged
     where (unique_job.contract, unique_job.tenant_id, unique_job.type, unique_job.scope)
-          = (judged.contract, judged.tenant_id, judged.type, judged.scope)
-      and (judged.lives or judged.until > judged.t)
+          = (judged.contract, judged.tenant_id, judged.type, judged.scope) and not judged.is_over
 )
-select not lives and coalesce(until, '-infinity') <= t as deleted from judged
+select is_over from judged
