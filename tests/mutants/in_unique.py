@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _JUDGE = "postgres/queries/judge_unique_jobs.sql"
-_LOCK = "postgres/queries/lock_unique_jobs.sql"
 _FORGET = "postgres/queries/delete_unique_jobs.sql"
 _EXPIRED = "postgres/queries/find_expired_unbegun.sql"
 _LIST = "postgres/queries/list_contracts_with_expired_jobs.sql"
@@ -15,14 +14,6 @@ _EXPIRING = "postgres/test_expiring_jobs.py::"
 _RACES = "races/test_unique_at_once.py::"
 
 MUTANTS = (
-    Mutant(
-        "unique-scope-not-locked",
-        "Two enqueues of one scope do not wait for each other",
-        _LOCK,
-        "do update set job_id = unique_job.job_id",
-        "do nothing",
-        (f"{_RACES}test_a_stale_row_is_taken_over_by_one",),
-    ),
     Mutant(
         "unique-active-waits-only",
         "A job that runs is in the way of no other",
