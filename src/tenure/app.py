@@ -31,10 +31,12 @@ from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, JobFailed, TenureError
 from tenure.jobs import validation
+from tenure.jobs.expiry import Expires
 from tenure.jobs.job import Job, NewJob
 from tenure.jobs.job_type import JobType, check_job_type
 from tenure.jobs.live_worker import LiveWorker, host_and_pid, module_name
 from tenure.jobs.outcome import Enqueued
+from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
 from tenure.middleware import Middleware, enqueue_through, run_without_waiting
 from tenure.settings import Settings
 from tenure.task import CHILD, Call, Decorator, Options, Task, Ticket, check_timeout
@@ -126,6 +128,10 @@ class App(ScheduleVerbs):
         tenant: str = "default",
         timeout: float | None = None,
         isolation: Literal["none", "process"] = "none",
+        unique: UniqueOption | None = None,
+        unique_by: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        expires: Expires | None = None,
         max_attempts: int | None = None,
         lease: float | None = None,
         heartbeat: float | None = None,
@@ -146,6 +152,10 @@ class App(ScheduleVerbs):
         tenant: str = "default",
         timeout: float | None = None,
         isolation: Literal["none", "process"] = "none",
+        unique: UniqueOption | None = None,
+        unique_by: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        expires: Expires | None = None,
         max_attempts: int | None = None,
         lease: float | None = None,
         heartbeat: float | None = None,
@@ -162,6 +172,12 @@ class App(ScheduleVerbs):
         priority        0 goes first, 9 last
         tenant          the tenant of its jobs
         timeout         seconds that a run may take; default: six hours
+        unique          at most one such job: "waiting" (while one waits), "active" (while one waits or runs), or a
+                        timedelta (from the creation of one)
+        unique_by       the names of the arguments that must be equal; default: all
+        on_conflict     with a unique job in the way: "return" it, "replace" its payload and time while it waits, or
+                        "refuse" with DuplicateJob
+        expires         seconds or a timedelta: a job that has not begun within this time is cancelled
         isolation       "process": each run has a process of its own, which can be killed
 
         These are stored in the database for this type of job, where they win over the contract's numbers:
@@ -190,6 +206,10 @@ class App(ScheduleVerbs):
         tenant: str = "default",
         timeout: float | None = None,
         isolation: Literal["none", "process"] = "none",
+        unique: UniqueOption | None = None,
+        unique_by: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        expires: Expires | None = None,
         **overrides: Any,
     ) -> Task[..., Any]:
         if not callable(function):
@@ -203,6 +223,7 @@ class App(ScheduleVerbs):
         given = Options(
             queue=validation.check_name("queue", queue or self._queue), contract=contract or self._contract,
             priority=priority, tenant=tenant, timeout=None if timeout is None else check_timeout(timeout),
+            unique=unique_rule(unique, unique_by, on_conflict), expires=expires,
         )  # fmt: skip
         if not full_name.isprintable() or own_name == "<lambda>":
             raise BadInput("a task needs a name that workers can find. Next: give it one with name=")

@@ -13,7 +13,8 @@
     │   ├── Busy                        another transaction has locked the row; try again
     │   ├── ScheduleNotFound
     │   ├── ScheduleConflict            the schedule's code, tenant or running job forbids it
-    │   └── IdempotencyConflict         the key was used before with another body
+    │   ├── IdempotencyConflict         the key was used before with another body
+    │   └── DuplicateJob                a unique job is in the way; names it
     ├── ContractError
     │   ├── Unsound (also ValueError)   the declaration contradicts itself; says what and where
     │   └── ContractChanged             another machine is registered under this name and version
@@ -190,6 +191,19 @@ class ScheduleConflict(Refused):
 
     def __init__(self, message: str) -> None:
         super().__init__(None, message)
+
+
+class DuplicateJob(Refused):
+    """A unique job is in the way of this one, which asked to be refused then; `job_id` is the job in the way."""
+
+    code = "DUPLICATE_JOB"
+
+    def __init__(self, job_id: int, type_: str) -> None:
+        super().__init__(
+            job_id,
+            f"job {job_id} of type {type_} is in the way of this unique job; nothing was made. "
+            f"Next: tenure jobs show {job_id}",
+        )
 
 
 class ContractError(TenureError):
@@ -403,7 +417,7 @@ _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
     error_class.code: error_class
     for error_class in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
-        IdempotencyConflict, ScheduleNotFound, ScheduleConflict, CannotConnect, Unavailable, NotPermitted,
+        IdempotencyConflict, DuplicateJob, ScheduleNotFound, ScheduleConflict, CannotConnect, Unavailable, NotPermitted,
         ConnectionLost,
     )
 }  # fmt: skip

@@ -24,10 +24,12 @@ from tenure.client.batching import Batcher
 from tenure.contracts.declaration import HELD
 from tenure.errors import BadInput, JobNotFound, Refused
 from tenure.jobs import validation
+from tenure.jobs.expiry import Expires, parse_expires
 from tenure.jobs.holder_call import HOLDER_VERBS, HolderCall
 from tenure.jobs.job import Failure, Held, Job, NewJob
 from tenure.jobs.live_worker import process_name
 from tenure.jobs.outcome import Moved, Noted
+from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
 
 if TYPE_CHECKING:
     from tenure.postgres.engine import Pool
@@ -169,12 +171,21 @@ class AsyncTaskQueue:
         trace_id: str | None = None,
         correlation_id: str | None = None,
         notify: bool = True,
+        unique: UniqueOption | None = None,
+        unique_by: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        expires: Expires | None = None,
     ) -> int:
-        """Make a task, PENDING, due at its eta; its id. With a key, at most once. `notify`: tell listening workers."""
+        """Make a task, PENDING, due at its eta; its id. With a key, at most once. `notify`: tell listening workers.
+
+        A `unique` task returns the id of the one that is in the way. One that has not begun at `expires` is cancelled.
+        """
+        expires_at, expires_ms = parse_expires(expires)
         job = NewJob(
             type, {} if payload is None else payload, contract=self.contract, queue=queue, priority=priority,
             run_at=eta, delay_ms=validation.to_milliseconds("delay", delay), max_attempts=max_retries, key=key,
             tenant_id=tenant_id, trace_id=trace_id, correlation_id=correlation_id, notify=notify,
+            unique=unique_rule(unique, unique_by, on_conflict), expires_at=expires_at, expires_ms=expires_ms,
         )  # fmt: skip
         return (await (await self._opened()).enqueue(job)).job_id
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,9 +21,11 @@ from tenure.context import Cancel, Context, Snooze, current
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.arguments.signature import Signature
+from tenure.jobs.expiry import Expires, check_expiry, parse_expires
 from tenure.jobs.job import TIMEOUT as TIMEOUT
 from tenure.jobs.job import NewJob
 from tenure.jobs.job_type import JobType
+from tenure.jobs.unique import OnConflict, Unique, UniqueOption, changed_rule
 
 if TYPE_CHECKING:
     from typing import Concatenate
@@ -46,7 +48,7 @@ PROCESS = "TENURE_PROCESS"
 
 @dataclass(frozen=True, slots=True)
 class Ticket(Generic[R_co]):
-    """An enqueued job: its id, and whether this call created it (an earlier call with the same key may have)."""
+    """An enqueued job: its id, and whether this call created it; else an earlier one did (same key, or unique)."""
 
     id: int
     made: bool = True
@@ -77,6 +79,8 @@ class Options:
     timeout: float | None = None
     #: Whether a NOTIFY wakes listening workers.
     notify: bool = True
+    unique: Unique | None = None
+    expires: Expires | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +113,17 @@ class Task(Generic[P, R]):
                 f"task {self.name} has isolation='process', so another process must import it by its name, but it is "
                 "defined inside a function. Next: define it at the top of a module"
             )
+        self._check_given()
+
+    def _check_given(self) -> None:
+        """Refuse names in `unique_by` that are no arguments, and an expiry that the contract cannot carry out."""
+        unique, contract = self.given.unique, self.app.contracts.get(self.given.contract)
+        if unique is not None and unique.by is not None:
+            self.signature.check_names("unique_by", unique.by)
+        if self.given.expires is not None:
+            at, span_ms = parse_expires(self.given.expires)
+            if contract is not None:  # of another one, the enqueue knows the paths
+                check_expiry(contract, at, span_ms, None, None)
 
     @property
     def home(self) -> tuple[str, str] | None:
@@ -148,6 +163,10 @@ class Task(Generic[P, R]):
         timeout: float | None = None,
         contract: str | None = None,
         notify: bool | None = None,
+        unique: UniqueOption | None = None,
+        unique_by: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        expires: Expires | None = None,
     ) -> Task[P, R]:
         """Return the same task with other options for enqueue; those that are not given stay.
 
@@ -162,14 +181,25 @@ class Task(Generic[P, R]):
         max_attempts    how often this job is tried, as the contract counts
         timeout         seconds that a run of this job may take
         contract        the contract of the job
+        unique          at most one such job: "waiting" (while one waits), "active" (while one waits or runs), or a
+                        timedelta (from the creation of one)
+        unique_by       the names of the arguments that must be equal; default: all
+        on_conflict     with a unique job in the way: "return" it, "replace" its payload and time while it waits, or
+                        "refuse" with DuplicateJob
+        expires         seconds, a timedelta or a time: the job is cancelled if it has not begun by then
         notify          False: no NOTIFY, workers find the job by polling; the transaction of enqueue_in can then be
                         prepared for two-phase commit
         """
         changed = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        for part in ("unique", "unique_by", "on_conflict"):
+            changed.pop(part, None)
         if timeout is not None:
             check_timeout(timeout)
+        if (unique, unique_by, on_conflict) != (None, None, None):
+            changed["unique"] = changed_rule(self.given.unique, unique, unique_by, on_conflict)
         other = copy(self)  # `replace` would inspect the function's signature again
         object.__setattr__(other, "given", replace(self.given, **changed))
+        other._check_given()
         return other
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -218,6 +248,8 @@ class Task(Generic[P, R]):
         payload = self.signature.payload(args, kwargs)
         if given.timeout is not None:
             payload[TIMEOUT] = given.timeout
+        if given.unique is not None:
+            self.signature.add_defaults(payload, given.unique.by)
         trace_id, correlation_id = given.trace_id, given.correlation_id
         if running is not None:
             trace_id, correlation_id = trace_id or running.trace_id, correlation_id or running.correlation_id
@@ -225,9 +257,11 @@ class Task(Generic[P, R]):
         limit, declared = given.max_attempts, self.type
         if limit is None and declared is not None and declared.contract == given.contract:
             limit = declared.max_attempts  # this code's own number wins over the stored one
+        expires_at, expires_ms = (None, None) if given.expires is None else parse_expires(given.expires)
         return NewJob(  # by position, which is fastest: a batch has thousands
             self.name, payload, given.contract, None, given.queue, given.tenant, given.priority, limit,
-            given.run_at, delay_ms, given.key, trace_id, correlation_id, given.notify,
+            given.run_at, delay_ms, given.key, trace_id, correlation_id, given.notify, given.unique,
+            expires_at, expires_ms,
         )  # fmt: skip
 
 

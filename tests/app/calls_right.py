@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -83,6 +84,11 @@ async def remind(to: str, *, subject: str) -> None:
     """A task with arguments."""
 
 
+@app.task(unique="active", unique_by=("customer",), on_conflict="replace", expires=timedelta(hours=1))
+async def sync(customer: int, *, full: bool = False) -> None:
+    """A task of which one waits or runs."""
+
+
 async def main(connection: Connection, asynchronous: AsyncConnection) -> None:
     """Each way to make a job."""
     ticket: tenure.Ticket[int] = await send.enqueue("a@b.c", subject="hi")
@@ -95,6 +101,8 @@ async def main(connection: Connection, asynchronous: AsyncConnection) -> None:
     await report.enqueue(month="May")
     await app.enqueue_many(send.call(to, subject="hi") for to in ("a", "b"))
     await app.cancel(made, mode="hard")
+    await sync.options(unique=timedelta(minutes=5), on_conflict="refuse", expires=60).enqueue(7)
+    await sync.options(unique="waiting", expires=datetime.now(UTC)).enqueue(7, full=True)
     print((await app.job(later)).state)
     days: int = await app.result(await clean_up.enqueue(days=3))
     schedule = await app.schedule("may", report.call("May"), "@monthly", tz="Asia/Tokyo")

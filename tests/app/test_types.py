@@ -33,6 +33,10 @@ WRONG = {
     "await app.schedule('x', send.call('a@b.c'), minutes=5)": "call-arg",
     "await app.schedule('x', send, minutes=5)": "arg-type",
     "clean_up.enqueue_sync('many')": "arg-type",
+    "app.task(unique='sometimes')": "call-overload",
+    "app.task(unique='active', on_conflict='ignore')": "call-overload",
+    "send.options(unique=5)": "arg-type",
+    "send.options(expires='soon')": "arg-type",
 }
 
 

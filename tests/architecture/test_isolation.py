@@ -47,6 +47,7 @@ insert into tenure.schedule (application, name, tenant_id, in_code, fingerprint,
     values ('a', 's', 'default', true, 'f', '{}');
 insert into tenure.schedule_fire (schedule_id, fire_at, last_at, at, result)
     select id, now(), now(), now(), 'skipped' from tenure.schedule;
+insert into tenure.unique_job (contract, tenant_id, type, scope) values ('standard', 'default', 't', 's');
 insert into tenure.rerun (job_id, as_job_id, actor) values (1, 2, 'a');
 delete from tenure.job where id > 1000;
 select setval('tenure.job_id_seq', 5000);

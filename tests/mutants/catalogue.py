@@ -20,6 +20,7 @@ from tests.mutants import (
     in_succeed,
     in_surfaces,
     in_transactions,
+    in_unique,
     in_visible,
     in_worker,
     in_workers,
@@ -49,6 +50,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_visible,
         in_transactions,
         in_schedules,
+        in_unique,
     )
     for mutant in part.MUTANTS
 )

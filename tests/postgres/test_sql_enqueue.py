@@ -284,9 +284,7 @@ async def test_wakeup_of_a_transaction_is_one_and_comes_with_its_commit(dsn: str
 def test_contract_with_wakeups_gets_them_while_publishing_is_on(db: Harness, sql: psycopg.Connection[Any]) -> None:
     enqueue(sql, type="t", contract="dispatcher")
     assert db.value("select count(*) from tenure.outbox") == 0
-    db.sql(
-        "insert into tenure.published_queue (queue, url, fill_end) values ('default', 'https://queue.example/1/jobs', 0)"
-    )
+    db.sql("insert into tenure.published_queue (queue, url, fill_end) values ('default', 'https://queue.example/1', 0)")
     enqueue(sql, type="t")
     made = enqueue(sql, type="t", contract="dispatcher", delay="1h")
     assert db.sql(

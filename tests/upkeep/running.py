@@ -19,7 +19,7 @@ from tenure.upkeep.loops import Round
 from tests.harness import Harness
 
 #: Rounds that a test need not wait for.
-QUICK = Periods(look=0.1, extend=0.2, forget=0.2, retire=0.2, vacuum=0.2, vacuum_few=0.2)
+QUICK = Periods(look=0.1, extend=0.2, forget=0.2, retire=0.2, vacuum=0.2, vacuum_few=0.2, expired=0.2)
 
 
 class Observed(Upkeep):

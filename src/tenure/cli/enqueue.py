@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +16,27 @@ from tenure.cli.options import DatabaseUrl, os_user
 from tenure.cli.output import job_summary, note
 from tenure.errors import BadInput
 from tenure.jobs.job import NewJob
+from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
 
 _Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: a repeat with the same job makes no job.")]
 _Delay = Annotated[str | None, typer.Option("--delay", help="Wait at least 1.5 (seconds), 500ms, 30s, 5m, 2h, 7d.")]
 _Limit = Annotated[
     int | None, typer.Option("--max-attempts", help="The limit that the contract counts; default: its own.")
+]
+
+_Unique = Annotated[
+    str | None,
+    typer.Option("--unique", help="At most one such job: waiting, active (waits or runs), or for a time like 5m."),
+]
+_UniqueBy = Annotated[
+    list[str] | None, typer.Option("--unique-by", help="An argument that must be equal; repeatable; default: all.")
+]
+_OnConflict = Annotated[
+    OnConflict | None,
+    typer.Option("--on-conflict", help="With a unique job in the way: return it, replace its payload, or refuse."),
+]
+_Expires = Annotated[
+    str | None, typer.Option("--expires", help="Cancel the job if it has not begun within 30s, 5m, 2h, 7d.")
 ]
 
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h|d)?\Z")
@@ -37,12 +54,18 @@ def enqueue(
     delay: _Delay = None,
     priority: Annotated[int, typer.Option("--priority", min=0, max=9, help="0 goes first, 9 last.")] = 5,
     max_attempts: _Limit = None,
+    unique: _Unique = None,
+    unique_by: _UniqueBy = None,
+    on_conflict: _OnConflict = None,
+    expires: _Expires = None,
     database_url: DatabaseUrl = None,
 ) -> Output:
     """Create a job and print its id, its state and the next command."""
     new = NewJob(
         type_, _parse_payload(payload), contract, queue=queue, tenant_id=tenant, key=key, priority=priority,
-        delay_ms=None if delay is None else _parse_duration(delay), max_attempts=max_attempts,
+        delay_ms=None if delay is None else _parse_duration("--delay", delay), max_attempts=max_attempts,
+        unique=unique_rule(_parse_unique(unique), unique_by or None, on_conflict),
+        expires_ms=None if expires is None else _parse_duration("--expires", expires),
     )  # fmt: skip
 
     async def create(store: Store) -> Output:
@@ -51,7 +74,7 @@ def enqueue(
         unserved = await store.workers.why_unserved(job.contract, job.queue, job.type) if job.role == "ready" else None
         if unserved is not None:
             note(f"notice: {unserved}; the job waits until one comes that does")
-        how = "is" if created.made else "was made before with this key; it is"
+        how = "is" if created.made else f"was made before{'' if key is None else ' with this key'}; it is"
         text = f"job {job.id} {how} {job.state} in queue {job.queue}\nNext: tenure jobs show {job.id}"
         return Output({**job_summary(job), "due_at": job.due_at, "made": created.made}, text)
 
@@ -89,9 +112,18 @@ def _decode(source: str, data: bytes) -> str:
         raise BadInput(f"{source} is not UTF-8 at byte {error.start}. Next: convert it") from None
 
 
-def _parse_duration(text: str) -> int:
+def _parse_unique(text: str | None) -> UniqueOption | None:
+    """The words of --unique, or its period."""
+    match text:
+        case None | "waiting" | "active" as word:
+            return word
+    return timedelta(milliseconds=_parse_duration("--unique", text))
+
+
+def _parse_duration(option: str, text: str) -> int:
     """The milliseconds of a text like 1.5, 500ms or 2h."""
     found = _DURATION.match(text.strip())
     if found is None:
-        raise BadInput(f"--delay is a number of seconds, or like 500ms, 30s, 5m, 2h, 7d, not {text!r}")
+        words = "waiting, active, " if option == "--unique" else ""
+        raise BadInput(f"{option} is {words}a number of seconds, or like 500ms, 30s, 5m, 2h, 7d, not {text!r}")
     return round(float(found[1]) * _MS[found[2] or "s"])

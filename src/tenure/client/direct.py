@@ -56,7 +56,9 @@ class DirectClient:
         self.store.abandon()
 
     def enqueue(self, job: NewJob) -> Awaitable[Enqueued]:
-        """Make a job, in one batch with concurrent enqueues."""
+        """Make a job, in one batch with concurrent enqueues; a unique job alone."""
+        if job.unique is not None:  # alone: it may wait for another transaction with the same scope
+            return self.store.enqueue(job)
         return (self._plain if job.key is None else self._keyed).ask(job)
 
     async def prepare(self, jobs: Sequence[NewJob]) -> Callable[[], Awaitable[Sequence[Enqueued | Exception]]]:

@@ -102,6 +102,7 @@ class DispatcherRequests:
             if response.is_success:
                 return read(content)
             code, message = _envelope(content["error"])
+            about = _job_id(content["error"], about)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if response.is_redirect:
                 location = response.headers.get("Location", "nowhere")
@@ -152,7 +153,7 @@ class DispatcherRequests:
     def _item_error(self, error: Mapping[str, Any], about: int | None) -> TenureError:
         """The error in the place of one item's answer."""
         code, message = _envelope(error)
-        return error_from_code(code, message, about, invalid=self.invalid)
+        return error_from_code(code, message, _job_id(error, about), invalid=self.invalid)
 
     def _error(self, status: int, code: str, message: str, about: int | None) -> TenureError:
         if status == 401:
@@ -196,6 +197,11 @@ def _envelope(error: Mapping[str, Any]) -> tuple[str, str]:
     """The code and the message of an error, with its hint."""
     hint = error.get("hint")
     return str(error["code"]), f"{error['message']}. Next: {hint}" if hint else str(error["message"])
+
+
+def _job_id(error: Mapping[str, Any], about: int | None) -> int | None:
+    """The job that an error is about: the one that it names, else that of the call."""
+    return about if error.get("job_id") is None else int(error["job_id"])
 
 
 def _describe(error: BaseException) -> str:

@@ -321,9 +321,23 @@ class RemoteClient:
             "max_attempts": job.max_attempts, "run_at": run_at, "notify": None if job.notify else False,
             "delay_seconds": None if job.delay_ms is None else job.delay_ms / 1_000,
             "trace_id": job.trace_id, "correlation_id": job.correlation_id,
+            **_unique_fields(job), "expires_seconds": None if job.expires_ms is None else job.expires_ms / 1_000,
+            "expires_at": job.expires_at and validation.to_utc("expires", job.expires_at).isoformat(),
         }  # fmt: skip
         fields |= {name: value for name, value in optional.items() if value is not None}
-        return f'{validation.to_json("job", fields)[:-1]},"payload":{payload}}}', job.key is None
+        # Whether a unique job was made, only the dispatcher knows.
+        return f'{validation.to_json("job", fields)[:-1]},"payload":{payload}}}', job.key is None and job.unique is None
+
+
+def _unique_fields(job: NewJob) -> dict[str, Any]:
+    """How the job is unique, as the request has it."""
+    if job.unique is None:
+        return {}
+    period_ms = job.unique.period_ms
+    return {
+        "unique": job.unique.mode if period_ms is None else period_ms / 1_000,
+        "unique_by": job.unique.by and list(job.unique.by), "on_conflict": job.unique.on_conflict,
+    }  # fmt: skip
 
 
 def _proof(held: Held) -> str:

@@ -13,6 +13,7 @@ from tenure.errors import (
     Busy,
     CannotConnect,
     ConnectionLost,
+    DuplicateJob,
     JobNotFound,
     NotDue,
     PayloadTooLarge,
@@ -106,12 +107,13 @@ def error_body(error: TenureError) -> dict[str, Any]:
     """The inside of the envelope: what happened, whether to try again, and what to do next."""
     code, message = code_and_message(error)
     what, _, hint = message.partition(" Next: ")
-    return {
+    body = {
         "code": code,
         "message": what.rstrip(". "),
         "retryable": isinstance(error, (Busy, NotDue, RequestTimeout, *_UNAVAILABLE)),
         "hint": commands_to_routes(hint) or None,
     }
+    return {**body, "job_id": str(error.job_id)} if isinstance(error, DuplicateJob) else body
 
 
 def error_headers(error: TenureError) -> Mapping[str, str]:

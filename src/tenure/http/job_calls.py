@@ -93,6 +93,8 @@ class JobCalls:
         if isinstance(contract, TenureError):
             raise contract
         validation.check_new_job(contract, job, self._max_bytes)  # here, so that one bad job does not split its batch
+        if job.unique is not None:  # alone: it may wait for another transaction with the same scope
+            return asyncio.ensure_future(self.store.enqueue(job, created_by=caller.actor))
         key = (caller.actor, job.key is not None)
         batcher = self._enqueues.get(key)
         if batcher is None:

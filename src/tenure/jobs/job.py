@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from tenure import errors
+from tenure.jobs.unique import Unique
 
 #: Faster than json.loads: JSON that PostgreSQL wrote has no surrounding blanks.
 _decoded: Final = json.JSONDecoder().raw_decode
@@ -143,6 +144,16 @@ class NewJob:
     correlation_id: str | None = None
     #: Whether a NOTIFY is sent; False: workers find the job by polling.
     notify: bool = True
+    #: How the job is unique among others of its type; None: it is not.
+    unique: Unique | None = None
+    #: When the job is cancelled unless it has begun: a time, or milliseconds after the enqueue.
+    expires_at: datetime | None = None
+    expires_ms: int | None = None
+
+    @property
+    def expires(self) -> bool:
+        """Whether it expires."""
+        return self.expires_at is not None or self.expires_ms is not None
 
 
 @dataclass(frozen=True, slots=True)

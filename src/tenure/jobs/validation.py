@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tenure.errors import BadInput, PayloadTooLarge
-from tenure.jobs.job import Held, NewJob
+from tenure.jobs.expiry import check_expiry
+from tenure.jobs.job import TIMEOUT, Held, NewJob
+from tenure.jobs.unique import check_unique, unique_scope
 
 if TYPE_CHECKING:
     from tenure.contracts.declaration import Contract
@@ -172,7 +174,12 @@ def check_new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -
         check_max_attempts(contract, job.max_attempts)
     if job.notify is not True and job.notify is not False:
         raise BadInput(f"notify must be True or False, not {job.notify!r}")
-    return to_json("payload", job.payload, max_bytes)
+    if job.expires:
+        check_expiry(contract, job.expires_at, job.expires_ms, job.run_at, job.delay_ms)
+    payload = to_json("payload", job.payload, max_bytes)
+    if job.unique is not None:
+        unique_scope(check_unique(job.unique), job.payload, TIMEOUT)
+    return payload
 
 
 def differ_only_in_payload(jobs: Sequence[NewJob]) -> bool:
@@ -187,6 +194,7 @@ def differ_only_in_payload(jobs: Sequence[NewJob]) -> bool:
             and job.queue is queue and job.tenant_id is tenant and job.priority is priority
             and job.max_attempts is limit and job.run_at is None and job.delay_ms is None and job.key is None
             and job.trace_id is None and job.correlation_id is None and job.notify is first.notify
+            and job.unique is None and job.expires_ms is None and job.expires_at is None
         ):  # fmt: skip
             return False
     return True

@@ -67,6 +67,8 @@ class Situation:
     #: Since when claims skip it because it cannot be logged, and the database's reason.
     quarantined_at: datetime | None = None
     quarantine_reason: str | None = None
+    #: When it is cancelled unless it has begun.
+    expires_at: datetime | None = None
 
 
 def explain_job(
@@ -190,6 +192,7 @@ def _ready(view: _JobView) -> Iterator[str]:
     if job.due_at is not None and job.due_at > view.now:
         yield f"Job {job.id} is {job.state} and not due before {view.at(job.due_at)}."
         yield _delayed(view)
+        yield from _expiry(view)
         yield from _unserved(view)
         yield from _paused(view)
         return
@@ -198,6 +201,7 @@ def _ready(view: _JobView) -> Iterator[str]:
         return
     since = max(view.since, job.due_at or job.created_at)
     yield f"Job {job.id} is {job.state} and due since {view.at(since)}, and waits for a claim."
+    yield from _expiry(view)
     yield from _unserved(view)
     yield from _quarantined(view)
     if view.situation.paused is None and view.situation.quarantined_at is None:
@@ -205,6 +209,16 @@ def _ready(view: _JobView) -> Iterator[str]:
     yield from _paused(view)
     if job.claims:
         yield f"So far it was claimed {job.claims} of at most {view.executions} times{_last_failure(job)}."
+
+
+def _expiry(view: _JobView) -> Iterator[str]:
+    expires_at = view.situation.expires_at
+    if expires_at is not None and not view.job.claims:
+        late = expires_at <= view.now
+        then = (
+            "no claim takes it, and upkeep cancels it" if late else "unless it is claimed before, it is cancelled then"
+        )
+        yield f"It {'expired' if late else 'expires'} at {view.at(expires_at)}: {then}."
 
 
 def _unserved(view: _JobView) -> Iterator[str]:
@@ -282,6 +296,7 @@ def _waiting(view: _JobView) -> Iterator[str]:
         yield f"Job {job.id} is {job.state}, and its wait was over at {view.at(job.due_at)}."
         yield f"It stays so until {then}: see that upkeep runs."
     yield _delayed(view)
+    yield from _expiry(view)
     yield from _paused(view)
 
 

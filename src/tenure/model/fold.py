@@ -17,8 +17,8 @@ _ACTIONS = {
     "cancel": Action("cancel", to="hard"),
 }  # fmt: skip
 
-#: Facts of operators that are logged under every contract without a state change.
-OPERATOR_FACTS = ("queue_changed",)
+#: Facts that are logged under every contract without a state change.
+OPERATOR_FACTS = ("queue_changed", "replaced")
 
 
 @dataclass(frozen=True, slots=True)

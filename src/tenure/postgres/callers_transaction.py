@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
 
-from tenure.errors import BadInput, Refused
+from tenure.errors import BadInput, Busy, Refused
 from tenure.jobs import validation
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import NewJob
@@ -35,17 +36,17 @@ class CallersTransaction:
 
     def run(self, connection: Any, plan: Plan[T], verb: str) -> T:
         """Run a plan on a synchronous connection."""
-        with translate_errors():
+        with translate_errors(), _locks_as_busy():
             return run_sync(open_connection(connection, verb), plan)
 
     async def run_async(self, connection: Any, plan: Plan[T], verb: str) -> T:
         """Run a plan on an asynchronous connection."""
-        with translate_errors():
+        with translate_errors(), _locks_as_busy():
             opened = await open_async_connection(connection, verb)
             if isinstance(opened, psycopg.AsyncConnection):
                 return await run(opened, plan)
         try:
-            with translate_errors():
+            with translate_errors(), _locks_as_busy():
                 return await run_asyncpg(opened, plan)
         except psycopg.Error as error:
             raise error.__cause__ or error from None  # asyncpg's own error, which its user expects
@@ -61,7 +62,8 @@ class CallersTransaction:
             groups.append(JobGroup(bound, [jobs[n] for n in places], payloads, alike))
         made: dict[int, Enqueued] = {}
         refusals: list[Refused] = []
-        for places, answers in zip(places_by_contract.values(), (yield from enqueue_plan(groups, None)), strict=True):
+        answered = yield from enqueue_plan(groups, None, in_transaction=True)
+        for places, answers in zip(places_by_contract.values(), answered, strict=True):
             for n, answer in zip(places, answers, strict=True):
                 if isinstance(answer, Refused):
                     refusals.append(answer)
@@ -90,3 +92,12 @@ class CallersTransaction:
         (outcome,) = yield from move(Batch(bound, "succeed", [held.id], [held], results=[result]), is_atomic=True)
         if isinstance(outcome, Refused):
             raise outcome
+
+
+@contextmanager
+def _locks_as_busy() -> Iterator[None]:
+    """Raise Busy when the caller's lock timeout ends the wait for another transaction with the same key or scope."""
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise Busy(None) from error

@@ -25,7 +25,7 @@ from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_reclaime
 from tenure.postgres.move import UNKNOWN_VERSION, Batch, move
 from tenure.postgres.quarantine import claim_skipping_unloggable, tenant_suffix
 from tenure.postgres.statement import Atomic, Plan, statement
-from tenure.postgres.upkeep_verbs import reap_plan
+from tenure.postgres.upkeep_verbs import cancel_expired, reap_plan
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +133,8 @@ class ClaimVerbs(EngineUser):
             values |= {"positions": positions or {}, "seen": sorted(cursor.types) or None}
             answers = await self._engine.run(partial(claim_plan, versions, claimers, values))
             jobs = _in_index_order(answers)
+            if not jobs and await self._engine.run(partial(cancel_expired, versions, 1_000)) > 0:
+                continue  # expired jobs may have stood before those that are due
             cursor.end(jobs, limit)
             if jobs or not positions or not cursor.found_nothing():
                 if not jobs:

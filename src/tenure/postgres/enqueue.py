@@ -1,5 +1,7 @@
 """Enqueue jobs of any contracts, with idempotency keys or without: one statement, or several in one transaction.
 
+In that transaction come first the keys, then the scopes of unique jobs (`unique_jobs.py`), then the jobs.
+
 `prepare` checks all jobs and converts them to JSON; `insert_prepared` writes them. They are two steps so that one batch
 can be prepared while another is written.
 """
@@ -23,6 +25,7 @@ from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.engine import EngineUser, only_answer
 from tenure.postgres.notify import Overflow, queues_to_wake
 from tenure.postgres.statement import Atomic, Plan, Statement, carried, if_any, statement
+from tenure.postgres.unique_jobs import UniqueJobs, insert_unique
 
 
 class JobGroup(NamedTuple):
@@ -38,7 +41,8 @@ def _is_one_statement(groups: Sequence[JobGroup]) -> bool:
     """Whether this is one job that one statement inserts. That statement can also send the wake-up."""
     if len(groups) != 1 or len(groups[0].jobs) != 1:
         return False
-    return groups[0].jobs[0].key is None and groups[0].bound.contract.wakeup != "pointer"
+    (job,) = groups[0].jobs
+    return job.key is None and job.unique is None and groups[0].bound.contract.wakeup != "pointer"
 
 
 def enqueue_plan(
@@ -46,11 +50,14 @@ def enqueue_plan(
     created_by: str | None,
     notification: str | None = None,
     overflow: Overflow | None = None,
+    *,
+    in_transaction: bool = False,
 ) -> Plan[list[list[Enqueued | Refused]]]:
     """Insert jobs, those with a key at most once; one list of answers per group, in order.
 
     With `notification`, the statement of a single job also sends the NOTIFY: that saves a round trip. When the
     notification queue of PostgreSQL is full, the job is inserted without it, and `overflow` records that.
+    `in_transaction`: the caller commits later.
     """
     if notification is not None:
         values = {**_values(groups[0], [0], created_by), "word": notification}
@@ -62,35 +69,58 @@ def enqueue_plan(
             if overflow is not None:
                 overflow.noted()
         return [[Enqueued(rows[0][0], made=True)]]
-    unkeyed = [_unkeyed_parts(group) for group in groups]
+    plain = [_plain_parts(group) for group in groups]
     wakes = any(group.bound.contract.wakeup == "pointer" for group in groups)
-    if not wakes and len(groups) == 1 and len(unkeyed[0]) == 1 and len(unkeyed[0][0]) == len(groups[0].jobs):
-        rows = yield _insert_statement(groups[0], unkeyed[0][0], created_by)
+    if not wakes and len(groups) == 1 and len(plain[0]) == 1 and len(plain[0][0]) == len(groups[0].jobs):
+        rows = yield _insert_statement(groups[0], plain[0][0], created_by)
         return [[Enqueued(job_id, True) for (job_id,) in rows]]
-    answers: list[list[Enqueued | Refused]] = yield Atomic(_insert_groups(groups, unkeyed, created_by))
+    answers: list[list[Enqueued | Refused]] = yield Atomic(
+        _insert_groups(groups, plain, created_by, in_transaction=in_transaction)
+    )
     return answers
 
 
 def _insert_groups(
-    groups: Sequence[JobGroup], unkeyed: Sequence[Sequence[Sequence[int]]], created_by: str | None
+    groups: Sequence[JobGroup],
+    plain: Sequence[Sequence[Sequence[int]]],
+    created_by: str | None,
+    *,
+    in_transaction: bool,
 ) -> Plan[list[list[Enqueued | Refused]]]:
-    answers = []
-    for group, parts in zip(groups, unkeyed, strict=True):
-        made: dict[int, Enqueued | Refused] = yield from _insert_keyed(group, created_by)
-        for part in parts:
+    answers: list[list[Enqueued | Refused]] = [[] for _ in groups]
+    # In the order of the contracts, so that two batches lock the scopes of their unique jobs in one order.
+    contracts = [(group.bound.contract.name, group.bound.contract.version) for group in groups]
+    for g in sorted(range(len(groups)), key=contracts.__getitem__):
+        group = groups[g]
+        made: dict[int, Enqueued | Refused]
+        made, ids = yield from _insert_keyed(group, created_by)
+        made |= yield from _insert_unique(group, ids, created_by, in_transaction=in_transaction)
+        _answer_repeated_keys(group, made)
+        for part in plain[g]:
             rows = yield _insert_statement(group, part, created_by)
             made |= {n: Enqueued(row[0], made=True) for n, row in zip(part, rows, strict=True)}
         if group.bound.contract.wakeup == "pointer":
-            new = [answer.job_id for answer in made.values() if isinstance(answer, Enqueued) and answer.made]
+            new = [
+                answer.job_id for n, answer in made.items()
+                if isinstance(answer, Enqueued) and (answer.made or may_replace(group.jobs[n]))
+            ]  # fmt: skip
             yield statement("insert_wakeups", {"ids": new})
-        answers.append([made[n] for n in range(len(group.jobs))])
+        answers[g] = [made[n] for n in range(len(group.jobs))]
     return answers
 
 
-def _insert_keyed(group: JobGroup, created_by: str | None) -> Plan[dict[int, Enqueued | Refused]]:
-    """Insert the jobs with keys: first the new keys, then their jobs."""
+def may_replace(job: NewJob) -> bool:
+    """Whether this job may have changed the due time of another one."""
+    return job.unique is not None and job.unique.on_conflict == "replace"
+
+
+def _insert_keyed(
+    group: JobGroup, created_by: str | None
+) -> Plan[tuple[dict[int, Enqueued | Refused], dict[int, int]]]:
+    """Insert the keys, and the jobs of new keys; the ids of unique jobs with new keys are the second answer."""
     jobs = group.jobs
     answers: dict[int, Enqueued | Refused] = {}
+    unique: dict[int, int] = {}
     # Sorted by key, so that two calls with the same keys cannot deadlock.
     waiting = sorted((n for n, job in enumerate(jobs) if job.key is not None), key=lambda n: _key(jobs[n]))
     hashes = {n: _hash(group.bound.contract.name, jobs[n]) for n in waiting}
@@ -111,21 +141,69 @@ def _insert_keyed(group: JobGroup, created_by: str | None) -> Plan[dict[int, Enq
             if first:
                 new[_key(jobs[n])] = (n, job_id)
             answers[n] = Enqueued(job_id, made=first)
-        for part in carried([n for n, _ in new.values()], group.payloads):
-            ids = [answers[n].job_id for n in part]
-            keys = {"ids": ids, "keys": [jobs[n].key for n in part]}
-            yield statement("enqueue", {**_values(group, part, created_by), **keys})
+        unique |= {n: job_id for n, job_id in new.values() if jobs[n].unique is not None}
+        for part in carried([n for n, _ in new.values() if n not in unique], group.payloads):
+            yield _insert_with_ids(group, part, [answers[n].job_id for n in part], created_by)
         waiting = [n for n in waiting if n not in answers]
+    return answers, unique
+
+
+def _insert_unique(
+    group: JobGroup, ids: dict[int, int], created_by: str | None, *, in_transaction: bool
+) -> Plan[dict[int, Enqueued | Refused]]:
+    """Insert the unique jobs: those without a key, and those with a new key, whose ids these are."""
+    jobs = group.jobs
+    places = [n for n, job in enumerate(jobs) if job.unique is not None and (job.key is None or n in ids)]
+    if not places:
+        return {}
+
+    def insert(part: Sequence[int], new_ids: Sequence[int]) -> Plan[None]:
+        yield _insert_with_ids(group, part, new_ids, created_by)
+
+    contract = group.bound.contract.name
+    unique = UniqueJobs(contract, jobs, group.payloads, created_by, ids, holds=in_transaction)
+    answers = yield from insert_unique(unique, places, insert)
+    # A key stands for the job in the way from now on. A refused call stores no key.
+    moved = [(n, answer.job_id) for n in ids if isinstance(answer := answers[n], Enqueued) and not answer.made]
+    if moved:
+        keys = {"tenants": [jobs[n].tenant_id for n, _ in moved], "keys": [jobs[n].key for n, _ in moved]}
+        yield statement("set_key_jobs", {**keys, "ids": [job_id for _, job_id in moved]})
+    for n in ids:
+        if isinstance(answers[n], Refused):
+            yield statement("delete_key", {"tenant_id": jobs[n].tenant_id, "key": jobs[n].key})
     return answers
+
+
+def _answer_repeated_keys(group: JobGroup, answers: dict[int, Enqueued | Refused]) -> None:
+    """Give a repeat of a key in the same batch the answer of its first use, which a unique job may have changed."""
+    jobs = group.jobs
+    first: dict[tuple[str, str], int] = {}
+    for n in sorted(answers):
+        answer = answers[n]
+        if jobs[n].unique is None or jobs[n].key is None or isinstance(answer, IdempotencyConflict):
+            continue
+        leader = first.setdefault(_key(jobs[n]), n)
+        if leader != n:
+            met = answers[leader]
+            answers[n] = Enqueued(met.job_id, made=False) if isinstance(met, Enqueued) else met
+
+
+def _insert_with_ids(
+    group: JobGroup, part: Sequence[int], ids: Sequence[int | None], created_by: str | None
+) -> Statement:
+    """Insert jobs under ids that they were given before, with their keys."""
+    given = {"ids": ids, "keys": [group.jobs[n].key for n in part]}
+    return statement("enqueue", {**_values(group, part, created_by), **given})
 
 
 def _key(job: NewJob) -> tuple[str, str]:
     return job.tenant_id, str(job.key)
 
 
-def _unkeyed_parts(group: JobGroup) -> list[list[int]]:
-    """The places of the jobs without a key, in parts that fit into one statement each."""
-    return list(carried([n for n, job in enumerate(group.jobs) if job.key is None], group.payloads))
+def _plain_parts(group: JobGroup) -> list[list[int]]:
+    """The places of the jobs without a key that are not unique, in parts that fit into one statement each."""
+    plain = [n for n, job in enumerate(group.jobs) if job.key is None and job.unique is None]
+    return list(carried(plain, group.payloads))
 
 
 def _insert_statement(group: JobGroup, places: Sequence[int], created_by: str | None) -> Statement:
@@ -153,6 +231,8 @@ def _values(group: JobGroup, places: Sequence[int], created_by: str | None) -> d
         "delays": if_any([job.delay_ms for job in chosen]),
         "traces": if_any([job.trace_id for job in chosen]),
         "correlations": if_any([job.correlation_id for job in chosen]),
+        "expiries": if_any([job.expires_at and validation.to_utc("expires", job.expires_at) for job in chosen]),
+        "expires_ms": if_any([job.expires_ms for job in chosen]),
         "ids": [],
         "keys": [],
     }
@@ -224,7 +304,9 @@ class EnqueueVerbs(EngineUser):
         ):  # the NOTIFY is sent later, and the call does not wait for it
             some = jobs[:1] if all(group.alike for group in groups) else jobs
             new = (
-                job for job, answer in zip(some, answers, strict=False) if isinstance(answer, Enqueued) and answer.made
+                job
+                for job, answer in zip(some, answers, strict=False)
+                if isinstance(answer, Enqueued) and (answer.made or may_replace(job))
             )
             self._engine.wakeups.request(queues_to_wake(new))
         return answers

@@ -352,6 +352,9 @@ def to_refusal(
         case "version":
             why = f"job {job_id} is under a version of contract {contract.name} that this process does not know"
             return Refused(job_id, f"{why}. Next: upgrade tenure here", code=UNKNOWN_VERSION)
+        case "expired":
+            why = f"job {job_id} expired before it began, and is cancelled. Next: enqueue it again"
+            return Refused(job_id, why, code="EXPIRED")
         case "held":
             return Refused(job_id, f"job {job_id} is held: its holder must stop it", code="HELD")
         case "compensating":

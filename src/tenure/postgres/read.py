@@ -113,8 +113,8 @@ def _job_details(job_id: int, registry: Registry) -> Plan[JobDetails]:
     job = Job._make((*rows[0], registry.installation))
     contract = (yield from registry.bound_contract(job.contract, job.version)).contract
     (found,) = yield statement("read_job_details", {"id": job_id, "bound": COUNT_LIMIT + 1})
-    now, beat, beat_ms, compensating, ahead, held, created_by, progress, *paused = found[:-4]
-    again, ran_before, quarantined_at, quarantine_reason = found[-4:]
+    now, beat, beat_ms, compensating, ahead, held, created_by, progress, *paused = found[:-5]
+    again, ran_before, quarantined_at, quarantine_reason, expires_at = found[-5:]
     log = [LogEntry(*row) for row in (yield statement("read_log", {"id": job_id, "after": 0, "limit": None}))]
     letter = yield from read_dead_letter(job_id=job_id)
     origin = None if job.origin_letter is None else (yield from read_dead_letter(id=job.origin_letter))
@@ -130,7 +130,7 @@ def _job_details(job_id: int, registry: Registry) -> Plan[JobDetails]:
         letter=letter.summary() if letter else None,
         again=again or (letter.requeued_as if letter else None),
         paused=QueuePause(*paused) if paused[0] else None, unserved=unserved,
-        quarantined_at=quarantined_at, quarantine_reason=quarantine_reason,
+        quarantined_at=quarantined_at, quarantine_reason=quarantine_reason, expires_at=expires_at,
     )  # fmt: skip
     return JobDetails(
         job, contract, log, record, now, situation, letter, origin, ran_before, created_by,

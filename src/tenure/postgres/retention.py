@@ -16,6 +16,7 @@ from tenure.postgres.statement import Atomic, Plan, Query, Row, Statement, state
 
 _DAY = 86_400.0
 _PAGE = 10_000
+_UNIQUE_PAGE = 1_000
 _MAX_CHECKS = 20
 
 
@@ -57,6 +58,15 @@ class Retention(EngineUser):
         """Delete fires of schedules older than this, except the last one of each schedule; returns how many."""
         _at_least("keep_sec", keep_sec, 60)
         return await self._pages("delete_old_fires", {"keep_sec": keep_sec})
+
+    async def forget_unique(self) -> int:
+        """Delete the rows of unique scopes whose jobs have ended and whose period is over; returns how many."""
+        total = 0
+        while True:
+            rows = await self._engine.ask("delete_unique_jobs", limit=_UNIQUE_PAGE)
+            total += [deleted for (deleted,) in rows].count(True)
+            if len(rows) < _UNIQUE_PAGE:
+                return total
 
     async def retire_ranges(self, keep_sec: float = 90 * _DAY) -> int:
         """Drop the id ranges whose jobs all ended longer ago than this; returns how many. Needs the owner's rights."""

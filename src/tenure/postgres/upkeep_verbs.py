@@ -10,6 +10,7 @@ import psycopg
 
 from tenure.errors import TenureError
 from tenure.jobs import validation
+from tenure.jobs.expiry import EXPIRED
 from tenure.jobs.job import UPKEEP
 from tenure.jobs.outcome import Moved, Outcome
 from tenure.postgres.bound_contract import BoundContract
@@ -48,6 +49,14 @@ class UpkeepVerbs(EngineUser):
             self._engine.wakeups.request([(contract, "")])
         return outcomes
 
+    async def cancel_expired(self, limit: int = 1000) -> int:
+        """Cancel jobs that expired before they began, `limit` at a time; returns how many."""
+        validation.check_integer("limit", limit, 1, validation.MAX_BATCH)
+        registry = self._engine.registry
+        await self._engine.run(registry.load)
+        known = [bound for contract in registry.contracts() for bound in registry.versions(contract.name)]
+        return await self._engine.run(lambda: cancel_expired(known, limit))
+
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Settle all jobs of this contract that a crash left at a commit point, `limit` at a time."""
         return await self._each_version(contract, limit, settle_plan)
@@ -78,6 +87,20 @@ def reap_plan(
     values = {"limit": limit, "queues": queues, "ids": ids, "until": until, "jumped": jumped}
     outcomes = yield from _find_and_move(bound, "find_expired", "expire", values)
     return (yield from settle_after(bound, outcomes))
+
+
+def cancel_expired(known: Sequence[BoundContract], limit: int) -> Plan[int]:
+    """Cancel jobs of these contracts that expired before they began, by their contracts' cancel paths."""
+    done = 0
+    bounds = {(bound.contract.name, bound.contract.version): bound for bound in known}
+    names = {"contracts": [name for name, _ in bounds], "versions": [version for _, version in bounds]}
+    for which in (yield statement("list_contracts_with_expired_jobs", {**names, "limit": limit})):
+        bound = bounds[which]
+        values = {"limit": limit, "reason": EXPIRED}
+        outcomes = yield from _find_and_move(bound, "find_expired_unbegun", "cancel", values)
+        outcomes = yield from settle_after(bound, outcomes)
+        done += sum(isinstance(outcome, Moved) for outcome in outcomes)
+    return done
 
 
 def promote_plan(bound: BoundContract, limit: int, ids: Sequence[int] | None = None) -> Plan[list[Outcome]]:
@@ -117,5 +140,6 @@ def _pick_and_move(bound: BoundContract, picker: str, verb: str, values: Mapping
     if not rows:
         return []
     errors = [bound.lost] * len(rows) if verb == "expire" else None
-    batch = Batch(bound, verb, [row[0] for row in rows], errors=errors, extra={"actor": UPKEEP})
+    reasons = [values["reason"]] * len(rows) if "reason" in values else None
+    batch = Batch(bound, verb, [row[0] for row in rows], errors=errors, reasons=reasons, extra={"actor": UPKEEP})
     return (yield from move(batch, is_atomic=True))

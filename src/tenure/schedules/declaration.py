@@ -13,6 +13,7 @@ from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.formats import format_iso
 from tenure.jobs.job import NewJob
+from tenure.jobs.unique import Unique
 from tenure.schedules.decision import MISSED, OVERLAP
 from tenure.schedules.timing import Timing
 
@@ -44,6 +45,8 @@ class Schedule:
         job = {
             name: value for name, value in asdict(self.job).items() if name not in _DEFAULTS or value != _DEFAULTS[name]
         }
+        if self.job.unique is not None:
+            job["unique"] = self.job.unique._asdict()
         return {
             "cron": self.timing.cron, "every_seconds": self.timing.every_s, "tz": self.timing.tz,
             "jitter_seconds": self.timing.jitter_s, "missed": self.missed, "overlap": self.overlap, "job": job,
@@ -65,6 +68,8 @@ def declare(name: object, job: NewJob, when: Timing, *, missed: str = "once", ov
         )
     if job.run_at is not None:
         raise BadInput("a schedule decides when its jobs are made. Next: leave run_at out of the options")
+    if job.expires_at is not None:
+        raise BadInput("each job of a schedule expires after a time. Next: give expires as seconds or a timedelta")
     try:
         json.dumps(asdict(job), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -72,9 +77,18 @@ def declare(name: object, job: NewJob, when: Timing, *, missed: str = "once", ov
     return Schedule(own, job, when, missed, overlap)
 
 
+def job_from_json(given: Mapping[str, Any]) -> NewJob:
+    """Return a job of its fields as JSON has them."""
+    unique = given.get("unique")
+    if unique is not None:
+        by = unique["by"]
+        unique = Unique(**{**unique, "by": None if by is None else tuple(by)})
+    return NewJob(**{**given, "unique": unique})
+
+
 def from_json(name: str, declared: Mapping[str, Any]) -> Schedule:
     """Return a stored schedule, which was checked when it was declared; unknown fields are ignored."""
     when = Timing(declared["cron"], declared["every_seconds"], declared["tz"], declared["jitter_seconds"])
     known = {field.name for field in fields(NewJob)}
-    job = NewJob(**{field: value for field, value in declared["job"].items() if field in known})
-    return Schedule(name, job, when, declared["missed"], declared["overlap"])
+    given = {field: value for field, value in declared["job"].items() if field in known}
+    return Schedule(name, job_from_json(given), when, declared["missed"], declared["overlap"])

@@ -4,6 +4,7 @@
           │                             it found, 1,000 jobs at a time, each contract in its own task
           ├─▶ fire                      makes the jobs of schedules that are due, in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
+    cancel expired                      jobs that did not begin in time, every 2.5 to 5 s
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
     register, publish, renew wake-ups   only where message queues are set (`publisher.py`)
 
@@ -75,6 +76,8 @@ class Periods:
     publish: float = 1.0
     #: Look for jobs that still wait long after their wake-up.
     renew: float = 2.0
+    #: Cancel jobs that did not begin in time. No claim takes them meanwhile.
+    expired: float = 5.0
 
 
 class Upkeep:
@@ -137,6 +140,7 @@ class Upkeep:
         release = partial(store.watch.release, RELEASE_AFTER_S)
         parts: list[tuple[str, float, Round]] = [
             ("look", periods.look, self._look),
+            ("cancel expired", periods.expired, self._counting("cancel expired", self._cancel_expired)),
             ("extend", periods.extend, self._counting("extend", store.extend_ranges)),
             ("vacuum", periods.vacuum, self._vacuum),
             ("release", periods.forget, self._counting("release", release)),
@@ -158,7 +162,8 @@ class Upkeep:
                 ]
             self._group = await stack.enter_async_context(asyncio.TaskGroup())
             for name, period, work in parts:
-                first = 0.0 if name in ("look", "extend", "register") else random.uniform(0, period)
+                at_once = name in ("look", "extend", "register", "cancel expired")
+                first = 0.0 if at_once else random.uniform(0, period)
                 self._group.create_task(self._repeat(name, period, work, first))
             if publisher is not None:
                 self._group.create_task(
@@ -210,6 +215,14 @@ class Upkeep:
         if pending.next_fire_at is not None and pending.next_fire_at <= pending.at and self._begin("fire"):
             self._group.create_task(self._fire())
         return Report("look", 0)
+
+    async def _cancel_expired(self) -> int:
+        """Cancel all jobs that expired before they began, batch after batch."""
+        done = last = await self._store.cancel_expired(BATCH)
+        while last:
+            last = await self._store.cancel_expired(BATCH)
+            done += last
+        return done
 
     def _report_jump(self, jump: Jump) -> None:
         if jump.seconds > 0:

@@ -56,6 +56,7 @@ async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
         yield await _report("reap", contract, _reap(store, contract))
         yield await _report("promote", contract, store.promote(contract))
     yield await _report("fire", None, fire_due(store))
+    yield await _report("cancel expired", None, store.cancel_expired())
     for part, delete in deletions(store, keep).items():
         yield await _report(part, None, delete())
     yield await _report("workers", None, store.workers.forget())
@@ -70,6 +71,7 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
         "forget payloads": partial(history.forget_payloads, keep.payloads_s),
         "retire": partial(history.retire_ranges, keep.finished_jobs_s),
         "forget keys": partial(history.forget_keys, keep.idempotency_keys_s),
+        "forget unique": history.forget_unique,
         "forget claims": partial(history.forget_claims, keep.claim_keys_s),
         "forget wake-ups": partial(store.outbox.forget, keep.wakeups_s),
         "unpublish": partial(_unpublish, store),

@@ -130,6 +130,8 @@ def _card_rows(details: JobDetails) -> Iterator[tuple[str, str | None]]:
     yield "attempts", f"{counter.name} {job.counter}, {budget.name} {job.max_attempts}; {claimed}"
     if job.role in ("ready", "waiting"):
         yield "due", format_time(job.due_at, now) if job.due_at else "at once"
+        if around.expires_at is not None:
+            yield "expires", f"{format_time(around.expires_at, now)}, unless it has begun"
     if job.last_error is not None:
         yield "last error", describe_failure(job.last_error)
     yield "payload", document(job.payload)

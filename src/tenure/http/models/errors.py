@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from tenure.http.models.fields import TraceId, described
+from tenure.http.models.fields import Id, TraceId, described, optional
 
 
 class ErrorDetail(BaseModel):
@@ -17,6 +17,7 @@ class ErrorDetail(BaseModel):
     message: str = described("What happened, for people.", examples=["job 42 is locked by another call"])
     retryable: bool = described("Whether the same call may succeed a little later.", examples=[True])
     hint: str | None = described("What to do next; null: nothing.", examples=["try again"])
+    job_id: Id | None = optional("Of DUPLICATE_JOB: the job that is in the way.")
 
 
 class RefusedItem(BaseModel):

@@ -9,10 +9,22 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from tenure.http.models import fields
 from tenure.http.models.fields import RequestBody, described, optional
+from tenure.jobs.unique import OnConflict
 from tenure.schedules.decision import Missed, Overlap
 from tenure.schedules.timing import MAX_EVERY_S, MAX_JITTER_S
 
 _ANY_OWNER = "Its application; needed only where several have a schedule of this name."
+
+
+class UniqueRule(RequestBody):
+    """How a job is unique among others of its tenant, type and contract."""
+
+    mode: Literal["waiting", "active", "period"] = described("While one waits, waits or runs, or for a period.")
+    by: Annotated[list[StrictStr], Field(min_length=1, max_length=100)] | None = optional(
+        "The arguments that must be equal; default all."
+    )
+    on_conflict: OnConflict = described("What becomes of the second job; default return.", default="return")
+    period_ms: fields.Milliseconds | None = optional("Of mode period: its length in milliseconds.")
 
 
 class ScheduledJob(RequestBody):
@@ -36,6 +48,10 @@ class ScheduledJob(RequestBody):
         "Its correlation id; default the schedule's name and the fire time."
     )
     notify: StrictBool = described("Whether workers are woken; default true.", default=True)
+    unique: UniqueRule | None = optional("At most one such job; default any number.")
+    expires_ms: fields.Milliseconds | None = optional(
+        "The job is cancelled if it was not claimed within so many milliseconds."
+    )
 
 
 class ScheduleFields(RequestBody):

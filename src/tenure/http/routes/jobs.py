@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, replace
-from datetime import datetime
-from typing import Annotated, Any
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, RootModel, StrictBool, StrictInt, StrictStr
 
@@ -21,6 +21,7 @@ from tenure.jobs.formats import ids_to_text
 from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
 from tenure.jobs.search import parse
+from tenure.jobs.unique import OnConflict, Unique, unique_rule
 from tenure.jobs.validation import MAX_CLAIMS
 from tenure.jobs.why import explain_job, next_commands
 
@@ -44,6 +45,21 @@ class Enqueue(RequestBody):
     delay_seconds: fields.Seconds | None = optional("Seconds until it may be claimed; default 0. Not with run_at.")
     max_attempts: fields.Count | None = optional("The limit of attempts; default its type's, or the contract's.")
     idempotency_key: fields.IdempotencyKey = None
+    unique: Literal["waiting", "active"] | fields.Seconds | None = optional(
+        "At most one such job: while one waits, while one waits or runs (active), or for so many seconds."
+    )
+    unique_by: Annotated[list[StrictStr], Field(min_length=1, max_length=100)] | None = optional(
+        "The arguments in the payload that must be equal; default all."
+    )
+    on_conflict: OnConflict | None = optional(
+        "With a unique job in the way: return it (default), replace its payload and time while it waits, or refuse."
+    )
+    expires_at: Annotated[StrictStr, Field(json_schema_extra={"format": "date-time"})] | None = optional(
+        "The job is cancelled if it was not claimed before, with a time zone. Not with expires_seconds."
+    )
+    expires_seconds: fields.Seconds | None = optional(
+        "The job is cancelled if it was not claimed within so many seconds. Not with expires_at."
+    )
     correlation_id: Annotated[StrictStr, fields.text("correlation_id")] | None = optional(
         "The job's correlation id; default one made from the job's id."
     )
@@ -55,7 +71,9 @@ class Enqueue(RequestBody):
     )
 
     def job(self, tenant: str | None, key: str | None) -> NewJob:
-        """The job to enqueue; refuses run_at together with delay_seconds."""
+        """The job to enqueue; refuses a time that is given twice."""
+        if self.expires_at is not None and self.expires_seconds is not None:
+            raise BadInput("expires_at and expires_seconds both say when the job expires. Next: give one of them")
         if self.run_at is not None and self.delay_seconds is not None:
             raise BadInput("run_at and delay_seconds both say when the job may be claimed. Next: give one of them")
         delay_ms = None if self.delay_seconds is None else round(self.delay_seconds * 1_000)
@@ -63,8 +81,15 @@ class Enqueue(RequestBody):
             self.type, self.payload, contract=self.contract, queue=self.queue, tenant_id=tenant or "default",
             priority=self.priority, max_attempts=self.max_attempts, run_at=_timestamp("run_at", self.run_at),
             delay_ms=delay_ms, key=key, trace_id=self.trace_id, correlation_id=self.correlation_id,
-            notify=self.notify,
+            notify=self.notify, unique=self._unique(), expires_at=_timestamp("expires_at", self.expires_at),
+            expires_ms=None if self.expires_seconds is None else round(self.expires_seconds * 1_000),
         )  # fmt: skip
+
+    def _unique(self) -> Unique | None:
+        unique = self.unique
+        if unique is None or isinstance(unique, str):
+            return unique_rule(unique, self.unique_by, self.on_conflict)
+        return unique_rule(timedelta(seconds=unique), self.unique_by, self.on_conflict)
 
 
 class EnqueueMany(RequestBody):
@@ -78,7 +103,7 @@ class EnqueuedItem(BaseModel):
 
     id: fields.JobId
     made: bool = described(
-        "Whether this call made the job; false: an earlier one with the same key did.", examples=[True]
+        "Whether this call made the job; false: an earlier one did (same key, or unique).", examples=[True]
     )
 
 
@@ -168,6 +193,7 @@ class Job(ListedJob):
     progress: Any = optional("The last progress of its holder; null: none.")
     dlq_id: fields.Id | None = optional("Its dead letter; null: none.")
     requeued_as: fields.Id | None = optional("The job that runs it again; null: none.")
+    expires_at: datetime | None = optional("When it is cancelled unless it has begun; null: never, or it has begun.")
 
 
 class JobPage(BaseModel):
@@ -294,6 +320,7 @@ async def show_job(request: ApiRequest) -> dict[str, Any]:
         "progress": seen.progress,
         "dlq_id": None if seen.letter is None else str(seen.letter.id),
         "requeued_as": None if again is None else str(again),
+        "expires_at": seen.situation.expires_at,
     }
 
 

@@ -99,6 +99,28 @@ class Signature:
                 payload[name] = self._stored(name, value, reader)
         return payload
 
+    def check_names(self, option: str, names: Sequence[str]) -> None:
+        """Refuse names in an option that are no arguments of the task."""
+        known = [taken.name for taken in self._taken]
+        if unknown := [name for name in names if name not in known]:
+            raise BadInput(
+                f"{option} of task {self.task!r} names {unknown[0]!r}, which is no argument of it. "
+                f"Next: name some of {', '.join(known) or 'no arguments: it takes none'}"
+            )
+
+    def add_defaults(self, payload: dict[str, Any], names: Sequence[str] | None) -> None:
+        """Add the defaults of these arguments (None: all) that were not passed, so that both ways to call are equal."""
+        for taken in self._taken:
+            if taken.name in payload or (names is not None and taken.name not in names):
+                continue
+            if taken.kind is Parameter.VAR_POSITIONAL:
+                payload[taken.name] = []
+            elif taken.kind is Parameter.VAR_KEYWORD:
+                payload[taken.name] = {}
+            else:
+                with suppress(BadInput):  # a default that cannot be stored is left out, in every call alike
+                    payload[taken.name] = self._stored(taken.name, taken.default, taken.reader)
+
     def arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
         """The call back from a payload; raises ValidationError, whose `reason` says whether it was one at all."""
         if not isinstance(payload, dict):

@@ -38,7 +38,7 @@ locked as materialized (
                -- that it can settle.
                contract = :contract::text as is_ours, version = any (:versions::text[]) as is_readable,
                tenure.has_budget(claims, max_attempts, raises, :extra::integer) as in_budget,
-               cancel_requested_at is not null as cancelling
+               cancel_requested_at is not null as cancelling, expires_at
         from tenure.job
         where job.id = call.id
         for update
@@ -53,6 +53,7 @@ decided as materialized (
                when not is_ours then 'contract'
                when not is_readable then 'version'
                when path.hops is null then 'state'
+               when chosen.trigger = 'claim' and tenure.is_expired(expires_at, claims, t) then 'expired'
                when chosen.trigger = 'claim' and (coalesce(due_at, '-infinity') > t or lease_expires_at >= t) then 'not_due'
                when chosen.trigger = 'reclaim'
                    and not (tenure.lease_expired(lease_expires_at, t) and in_budget and not cancelling) then 'state'
@@ -76,7 +77,7 @@ new_key as (
 claimed as (
     update tenure.job
     set state = decided.hops[1], role = decided.to_role, seq = job.seq + 1, updated_at = decided.ts, claims = job.claims + 1,
-        counter = job.counter + decided.bump, started_at = decided.ts,
+        counter = job.counter + decided.bump, started_at = decided.ts, expires_at = null,
         first_started_at = coalesce(job.first_started_at, decided.ts), last_heartbeat_at = null,
         lease_token = decided.claim_key, lease_owner = decided.owner, quarantined_at = null, quarantine_reason = null,
         lease_ms = coalesce(:lease_ms::integer, (decided.numbers ->> 0)::integer, :default_lease_ms::integer),

@@ -75,7 +75,8 @@ first as materialized (
     select due.*, lane.part, lane.counted from clock, wanted, lane, lateral (
         select ctid as tid, id / 1048576 as unit, state, type as task, updated_at, coalesce(due_at, '-infinity') as due, id,
                pg_column_size(payload) + coalesce(pg_column_size(checkpoint), 0) as size,
-               coalesce(pg_column_compression(payload), pg_column_compression(checkpoint)) as packed
+               coalesce(pg_column_compression(payload), pg_column_compression(checkpoint)) as packed,
+               tenure.is_expired(expires_at, claims, clock.t) as is_expired
         from tenure.job
         where contract = wanted.contract and queue = lane.queue and priority = lane.priority
           and type collate "C" = lane.type and version collate "C" = lane.version and role = 'ready'
@@ -99,7 +100,8 @@ elsewhere as materialized (
         ) as wide, lateral (
         select ctid as tid, id / 1048576 as unit, state, type as task, updated_at, coalesce(due_at, '-infinity') as due, id,
                pg_column_size(payload) + coalesce(pg_column_size(checkpoint), 0) as size,
-               coalesce(pg_column_compression(payload), pg_column_compression(checkpoint)) as packed
+               coalesce(pg_column_compression(payload), pg_column_compression(checkpoint)) as packed,
+               tenure.is_expired(expires_at, claims, clock.t) as is_expired
         from tenure.job
         where contract = wanted.contract and queue = wide.queue and priority = wide.priority
           and type collate "C" = wide.type and version collate "C" = wide.version and role = 'ready'
@@ -117,17 +119,19 @@ elsewhere as materialized (
     limit (select :limit::bigint - count(*) from first)
 ),
 chosen as materialized (
-    select tid, unit, state, task, updated_at, size, packed from expired
+    select tid, unit, state, task, updated_at, size, packed, false as is_expired from expired
     union all
-    (select tid, unit, state, task, updated_at, size, packed
+    (select tid, unit, state, task, updated_at, size, packed, is_expired
     from (
-        select part, due, id, tid, unit, state, task, updated_at, size, packed from first
+        select part, due, id, tid, unit, state, task, updated_at, size, packed, is_expired from first
         union all
-        select 1000000 + part, due, id, tid, unit, state, task, updated_at, size, packed from elsewhere
+        select 1000000 + part, due, id, tid, unit, state, task, updated_at, size, packed, is_expired from elsewhere
     ) as row
     order by part, due, id -- the lanes of one priority were read one after the other
     limit (select :limit::bigint))
 ),
+-- A job that expired before it began is picked but not claimed, so a backlog of such jobs is not walked over: a caller that
+-- gets no job cancels them and claims again.
 -- Not more than one answer can carry, but always one job. A compressed value counts 16 times its size; to decompress it
 -- would cost more than the claim.
 weighed as materialized (
@@ -135,6 +139,7 @@ weighed as materialized (
            sum(case when packed is null then size else 16 * size end)
                over (rows between unbounded preceding and 1 preceding) as before
     from chosen
+    where not is_expired
 ),
 -- And the jobs of at most eight id ranges: the log of each range costs locks of its own.
 found as materialized (
@@ -171,7 +176,7 @@ moved as (
         backoff_base_ms = coalesce((picked.numbers ->> 2)::integer, :base_ms::integer),
         backoff_cap_ms = coalesce((picked.numbers ->> 3)::integer, :cap_ms::integer),
         on_exhausted = picked.numbers ->> 5,
-        renews = coalesce((picked.numbers ->> 4)::boolean, true), last_heartbeat_at = null
+        renews = coalesce((picked.numbers ->> 4)::boolean, true), last_heartbeat_at = null, expires_at = null
     from picked
     where job.ctid = picked.tid
     -- Few columns, because a row is copied at each step; those of the log first, because reading one passes those before it.

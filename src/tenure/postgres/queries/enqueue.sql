@@ -3,7 +3,7 @@
 -- idempotency key come with the id that their key was given.
 insert into tenure.job (
     id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
-    trace_id, correlation_id, created_by, idempotency_key, created_at, updated_at)
+    trace_id, correlation_id, created_by, idempotency_key, created_at, updated_at, expires_at)
 select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::text, :state::text, :role::text,
        :counter::integer, coalesce(a.queue, :every_queue::text), coalesce(a.type, :every_type::text),
        coalesce(a.tenant_id, :every_tenant::text), coalesce(a.priority, :every_priority::smallint),
@@ -15,7 +15,8 @@ select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::
        -- A job that begins by waiting for a decision has a due time only if the caller gave one.
        coalesce(a.due_at, clock.t + coalesce(a.delay_ms, case when :role::text = 'ready' then 0 end)
                           * interval '1 millisecond'), a.payload, a.trace_id,
-       a.correlation_id, :created_by::text, a.key, clock.t, clock.t
+       a.correlation_id, :created_by::text, a.key, clock.t, clock.t,
+       coalesce(a.expires_at, clock.t + a.expires_ms * interval '1 millisecond')
 from (
         -- A statement that makes one job may also notify listeners: that saves the worker which waits for it a round trip.
         select clock_timestamp() as t, case when :word::text is not null then pg_notify('tenure', :word::text) end as notified
@@ -23,9 +24,9 @@ from (
      unnest(
          :payloads::jsonb[], :each_queue::text[], :each_type::text[], :each_tenant::text[], :each_priority::smallint[],
          :each_limit::integer[], :dues::timestamptz[], :delays::bigint[], :traces::text[], :correlations::text[],
-         :ids::bigint[], :keys::text[]
+         :ids::bigint[], :keys::text[], :expiries::timestamptz[], :expires_ms::bigint[]
      ) with ordinality
      as a (payload, queue, type, tenant_id, priority, max_attempts, due_at, delay_ms, trace_id, correlation_id, id, key,
-           n)
+           expires_at, expires_ms, n)
 order by a.n
 returning case when id < (select high from tenure.range order by low desc limit 1) then id else nextval('tenure.no_range') end

@@ -4,12 +4,12 @@
 -- make this slow. The same bound holds for the held jobs of its queue.
 with recursive job as materialized (
     select id, contract, queue, priority, role, due_at, last_heartbeat_at, heartbeat_ms, pending, created_by, progress,
-           quarantined_at, quarantine_reason
+           quarantined_at, quarantine_reason, expires_at
     from tenure.job
     where id = :id::bigint
     union all
     select id, contract, queue, priority, role, due_at, last_heartbeat_at, heartbeat_ms, pending, created_by, progress,
-           null, null
+           null, null, null
     from tenure.job_done
     where id = :id::bigint
 ),
@@ -69,5 +69,5 @@ select t, last_heartbeat_at, heartbeat_ms, role <> 'done' and pending is not nul
        held.number, created_by, progress::text, paused_at, paused_by, reason,
        (select as_job_id from tenure.rerun where rerun.job_id = job.id) as again,
        (select rerun.job_id from tenure.rerun where as_job_id = job.id) as ran_before,
-       quarantined_at, quarantine_reason
+       quarantined_at, quarantine_reason, expires_at
 from clock, ahead, held, job left join tenure.queue on queue.name = job.queue and paused_at is not null

@@ -1,7 +1,7 @@
 -- Let the app change rows. The owner owns all objects by now.
 grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox, tenure.worker, tenure.published_queue
     to tenure_app;
-grant insert, update, delete on tenure.schedule, tenure.schedule_fire to tenure_app;
+grant insert, update, delete on tenure.schedule, tenure.schedule_fire, tenure.unique_job to tenure_app;
 grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
 grant update (facts) on tenure.event to tenure_app;
 grant update (compensated_at) on tenure.effect to tenure_app;
