@@ -344,7 +344,7 @@ async def test_middleware_goes_around_each_job(dsn: str, db: Harness, bring: Bri
 async def test_jobs_of_a_contract_with_wakeups_write_them_in_the_transaction(
     app: App, db: Harness, dsn: str, bring: Bring
 ) -> None:
-    db.sql("insert into tenure.published_queue (queue, url, fill_end) values ('default', 'https://queue.example/1', 0)")
+    db.sql("insert into tenure.published_queue (queue, url, fill_end) values ('mail', 'https://queue.example/1', 0)")
     send = app.tasks["send"].options(contract="dispatcher")
     async with bring(dsn) as caller:
         await done(send.enqueue_in(caller.connection, "lost"))

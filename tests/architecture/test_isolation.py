@@ -38,6 +38,7 @@ insert into tenure.dead_letter (job_id, contract, tenant_id, type, reason_code, 
     values (1, 'standard', 'default', 't', 'r', '{}', 1, 1, 'c', 't', now());
 insert into tenure.effect (job_id, node, claims, at) values (1, 'n', 1, now());
 insert into tenure.outbox (job_id, contract) values (1, 'standard');
+insert into tenure.published_queue (queue, url, fill_end) values ('q', 'https://queue.example/1', 0);
 insert into tenure.job_type (contract, type) values ('standard', 't');
 insert into tenure.queue (name) values ('q');
 insert into tenure.api_key (name, hash, hint, scopes, created_by) values ('k', sha256('k'), 't', '{work}', 'a');

@@ -174,8 +174,8 @@ MUTANTS = (
         "half-a-batch",
         "A batch of several statements is not all or none",
         "postgres/enqueue.py",
-        "yield Atomic(_insert_groups(groups, unkeyed, created_by))",
-        "yield from _insert_groups(groups, unkeyed, created_by)",
+        "= yield Atomic(\n        _insert_groups(",
+        "= yield from (\n        _insert_groups(",
         ("postgres/test_enqueue_whole.py::test_batch_of_many_statements_of_which_one_is_refused_makes_nothing",),
     ),
     Mutant(

@@ -209,8 +209,8 @@ MUTANTS = (
         "advance-ages-others-jobs",
         "advance lets time pass for the jobs of other applications",
         "postgres/queries/advance_test_clock.sql",
-        "where type = any (:types::text[])",
-        "where type <> all (:types::text[]) or true",
+        "precision * interval '1 second'\nwhere type = any (:types::text[])\n",
+        "precision * interval '1 second'\n",
         ("app/test_testing.py::test_drain_and_advance_leave_the_jobs_of_other_applications_alone",),
     ),
     Mutant(
