@@ -233,7 +233,8 @@ async def test_a_type_may_change_one_number_of_the_backoff_and_leave_the_other(
     store: Store, db: Harness, given: dict[str, int]
 ) -> None:
     await store.types.declare([JobType("slow", "reliability", **given)])  # type: ignore[arg-type]
-    form = replace(BUILT_IN["reliability"].backoff, **{name.removeprefix("backoff_"): n for name, n in given.items()})  # type: ignore[arg-type]
+    seconds = {name.removeprefix("backoff_").replace("_ms", "_seconds"): n / 1_000 for name, n in given.items()}
+    form = replace(BUILT_IN["reliability"].backoff, **seconds)  # type: ignore[arg-type]
     job = await made_and_taken(store, "reliability", "slow")
     assert (await store.fail(job.held, TRANSIENT)).delay_ms == delay_ms(form, job.id, 1)
 

@@ -14,6 +14,7 @@ from tenure.jobs import validation
 from tenure.jobs.job import NewJob
 from tenure.jobs.job_type import JobType
 from tenure.jobs.outcome import Enqueued
+from tenure.jobs.unique import Unique
 from tenure.postgres import enqueue
 from tenure.postgres.store import Store
 from tests.harness import Harness
@@ -27,7 +28,7 @@ NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 OTHER: dict[str, Any] = {
     "type": "other", "contract": "phase27", "version": "1", "queue": "other", "tenant_id": "other", "priority": 4,
     "max_attempts": 3, "run_at": NOON, "delay_ms": 3_600_000, "key": "key", "trace_id": "trace",
-    "correlation_id": "matter", "notify": False,
+    "correlation_id": "matter", "notify": False, "unique": Unique("waiting"), "expires_at": NOON, "expires_ms": 60_000,
 }  # fmt: skip
 
 
@@ -96,13 +97,20 @@ async def test_a_job_that_differs_in_anything_else_is_made_as_it_was_asked_for(
     assert [row["payload"]["n"] for row in rows] == [0, 1, 2, 3, 4]
     if field == "notify":
         return  # no column tells of it
-    column = {"run_at": "due_at", "delay_ms": "due_at", "key": "idempotency_key"}.get(field, field)
+    if field == "unique":
+        assert [row["job_id"] for row in db.sql("select job_id from tenure.unique_job")] == [rows[place]["id"]]
+        return
+    columns = {"run_at": "due_at", "delay_ms": "due_at", "key": "idempotency_key", "expires_ms": "expires_at"}
+    column = columns.get(field, field)
     found = [row[column] for row in rows]
     usual = found[1 if place == 0 else 0]
     if field == "version":
         assert set(found) == {OTHER[field]}, "the version that is the newest anyway"
     elif field == "delay_ms":
         assert (found[place] - usual).total_seconds() == pytest.approx(3_600, abs=600)
+    elif field == "expires_ms":
+        assert (found[place] - rows[place]["created_at"]).total_seconds() == 60
+        assert {value for n, value in enumerate(found) if n != place} == {None}
     else:
         assert found[place] == OTHER[field]
         assert {value for n, value in enumerate(found) if n != place} == {usual}

@@ -26,6 +26,7 @@ import pytest
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from tenure.app import App
 from tenure.cli.command_table import COMMANDS, GROUPS, load_command
 from tenure.contracts import BUILT_IN
 from tenure.jobs.job import Failure, NewJob
@@ -301,6 +302,11 @@ def later(fails: bool = False) -> None:
         raise tenure.PermanentError("no")
 """
 
+
+def nap() -> None:
+    """What a schedule enqueues."""
+
+
 #: Commands that look at no database, or bring one of their own.
 ELSEWHERE = {"openapi", "demo", "dev", "contracts diagram", "contracts diff", "contracts verify"}
 
@@ -347,10 +353,14 @@ async def test_every_command_works_with_stock_settings(many_ranges: str, tmp_pat
             process.terminate()
             assert process.wait(60) == 0
         key = json.loads(tenure("keys create k --scope work --json"))["id"]
+        async with App(many_ranges) as app:
+            await app.schedule("late", app.task(nap).call(), days=1)
         for command in (
             f"jobs show {job_id}", f"jobs events {job_id}", f"jobs why {job_id}", f"replay --job {job_id}",
             f"jobs requeue {job_id}", "jobs list", "jobs list --state succeeded", "jobs list --type nothing",
             f"jobs move {made()} --queue other", f"jobs transition {made()} running", f"jobs cancel {made()} {made()}",
+            "schedules list", "schedules show late", "schedules next late", "schedules pause late",
+            "schedules resume late", "schedules run late", "schedules delete late", "outbox list", "outbox retry",
             "queues list", "queues pause other", "queues resume other", "workers list", "types list",
             "types show later", "types reset later", "keys list", f"keys revoke {key}", "contracts list",
             "contracts show reliability", "dlq list", f"dlq show {letters[0]}", f"dlq requeue {letters[0]}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -41,13 +42,13 @@ def complete(ctx: tenure.Context, dsn: str, place: str, gates: list[str], *, com
 
 
 @app.task
-def in_thread(ctx: tenure.Context, dsn: str, place: str, gates: list[str], commits: bool = True) -> str:
+def in_thread(ctx: tenure.Context, dsn: str, place: str, gates: list[str], commits: bool = True) -> Any:
     """In a thread."""
     return complete(ctx, dsn, place, gates, commits=commits)
 
 
 @app.task(isolation="process")
-def in_process(ctx: tenure.Context, dsn: str, place: str, gates: list[str], commits: bool = True) -> str:
+def in_process(ctx: tenure.Context, dsn: str, place: str, gates: list[str], commits: bool = True) -> Any:
     """In a process of its own."""
     return complete(ctx, dsn, place, gates, commits=commits)
 

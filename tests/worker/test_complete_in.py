@@ -63,7 +63,7 @@ async def test_job_ends_with_the_commit_of_its_handler(app: App, dsn: str, db: H
     states = []
 
     @app.task
-    async def work(ctx: tenure.Context) -> str:
+    async def work(ctx: tenure.Context) -> Any:
         async with CALLERS[library](dsn) as caller:
             await done(caller.execute(wrote(ctx)))
             await done(ctx.complete_in(caller.connection, {"n": [1, 2]}))

@@ -20,6 +20,12 @@ _IN_MILLISECONDS: Mapping[type, Mapping[str, str]] = {
     Lease: _SPANS, Heartbeat: _SPANS, Backoff: {"base_seconds": "base_ms", "cap_seconds": "cap_ms"},
 }  # fmt: skip
 
+#: The parts that every release has stored.
+_ALWAYS_STORED = (
+    "name", "version", "title", "states", "initial", "paths", "counter", "budget", "backoff", "lease", "retryable",
+    "views",
+)  # fmt: skip
+
 
 def to_description(contract: Contract) -> dict[str, Any]:
     """Return a contract as JSON values. Empty `optional` keys of events are omitted, so older releases can read it."""
@@ -40,7 +46,9 @@ def _stored(value: Any) -> Any:
 
 
 def from_description(declared: Mapping[str, Any]) -> Contract:
-    """Rebuild a contract from its description, as the registry does."""
+    """Rebuild a contract from its description, as the registry does; a part that is missing gets no default."""
+    if missing := [part for part in _ALWAYS_STORED if part not in declared]:
+        raise KeyError(f"the description has no {', '.join(missing)}")
     contract: Contract = _rebuild(Contract, declared)
     return contract
 

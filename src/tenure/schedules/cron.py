@@ -14,8 +14,6 @@ from difflib import get_close_matches
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from cronsim import CronSim, CronSimError
-
 from tenure.errors import BadInput
 
 #: Names, and the five fields that they stand for.
@@ -55,6 +53,8 @@ def check_cron(text: object) -> str:
             f"cron expression {given!r} has {len(fields)} fields; it needs 5: {', '.join(_FIELDS)}. "
             "Next: for an interval in seconds, use every(seconds=…)"
         )
+    from cronsim import CronSim, CronSimError  # only where there are schedules
+
     for number, (field, name, allowed) in enumerate(zip(fields, _FIELDS, _RANGES, strict=True)):
         alone = [_ANY] * len(_FIELDS)
         alone[number] = field
@@ -90,6 +90,8 @@ def check_zone(name: object) -> str:
 
 def cron_times(text: str, zone: str, after: datetime) -> Iterator[datetime]:
     """Yield the times after a moment at which an expression fires, in UTC, rising."""
+    from cronsim import CronSim
+
     last, coinciding = after.astimezone(UTC), 0
     for at in CronSim(NAMES.get(text, text), last.astimezone(ZoneInfo(zone))):
         moment = at.astimezone(UTC)

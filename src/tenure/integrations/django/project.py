@@ -33,8 +33,9 @@ from tenure.task import Task
 
 _apps: dict[tuple[str, str | None], ProjectApp] = {}
 _changing = threading.Lock()
-#: OPTIONS of a backend that are not passed on to `@app.task`.
-_OWN = ("database", "name", "modules", "migrate")
+#: OPTIONS of a backend that are its own, and those that are passed on to `@app.task`.
+_OWN = {"database", "name", "modules", "migrate"}
+_TASK_OPTIONS = set(inspect.signature(App.task).parameters) - {"self", "function", "name", "queue", "priority"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,16 @@ class BackendOptions:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> BackendOptions:
-        """Read OPTIONS; refuses what the framework's task decides. `@app.task` refuses unknown names."""
+        """Read OPTIONS; refuses unknown names, and what the framework's task decides."""
         for name, own in (("queue", "queue_name="), ("priority", "priority=")):
             if name in given:
                 raise BadInput(f"OPTIONS of a TenureBackend has no {name!r}. Next: give it to each task, @task({own}…)")
         task = {name: value for name, value in given.items() if name not in _OWN}
+        if unknown := sorted(set(task) - _TASK_OPTIONS):
+            raise BadInput(
+                f"OPTIONS of a TenureBackend has no option {unknown[0]!r}. "
+                f"Next: it has {', '.join(sorted(_OWN | _TASK_OPTIONS))}"
+            )
         return cls(**{name: value for name, value in given.items() if name in _OWN}, task=task)
 
 

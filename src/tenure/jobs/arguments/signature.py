@@ -76,7 +76,8 @@ class Signature:
         results = tuple(member for member in members if member not in not_results)
         if len(results) < len(members):
             hint = Union[results] if results else None  # noqa: UP007 - a union of what is known now
-        self._result = Reader(hint)
+        #: A function that returns nothing can still have a result: the one that it gave to `complete_in`.
+        self._result = Reader(Any if hint is None or hint is NoneType else hint)
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call as a JSON object; raises BadInput where it is no call of this task, or cannot be stored."""
