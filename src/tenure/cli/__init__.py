@@ -6,7 +6,7 @@ failed (the message starts with its code), 2 a wrong call. A command imports wha
 
     services/     worker, serve, upkeep, dev: they run until they are stopped
     jobs/  contracts/  dlq  queues  workers  types  keys  outbox   groups of commands
-    migrate  enqueue  verify (and replay)  demo  openapi      single commands
+    migrate  enqueue  verify (and replay)  demo  openapi  conformance      single commands
     command  options  output  import_target                   shared by the commands
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure import __version__
-from tenure.cli import contracts, demo, dlq, enqueue, keys, migrate, openapi, outbox, queues, types, verify, workers
+from tenure.cli import conformance, contracts, demo, dlq, enqueue, keys, migrate, openapi, outbox, queues, types, verify, workers
 from tenure.cli.contracts.verify import verify as verify_contracts
 from tenure.cli.jobs import change, read
 from tenure.cli.output import note_error
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _COMMANDS = (
     migrate.migrate, demo.demo, dev.dev, verify.verify, verify.replay, worker.worker, enqueue.enqueue, upkeep.upkeep,
     serve.serve, openapi.openapi,
+    conformance.conformance,
 )  # fmt: skip
 #: Group → its help and its commands; `list_` is the command `list`.
 _GROUPS: dict[str, tuple[str, tuple[Callable[..., None], ...]]] = {
