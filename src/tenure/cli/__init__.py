@@ -19,7 +19,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure import __version__
-from tenure.cli import conformance, contracts, demo, dlq, enqueue, keys, migrate, openapi, outbox, queues, types, verify, workers
+from tenure.cli import (
+    conformance,
+    contracts,
+    demo,
+    dlq,
+    enqueue,
+    keys,
+    migrate,
+    openapi,
+    outbox,
+    queues,
+    types,
+    verify,
+    workers,
+)
 from tenure.cli.contracts.verify import verify as verify_contracts
 from tenure.cli.jobs import change, read
 from tenure.cli.output import note_error

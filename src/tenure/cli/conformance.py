@@ -80,7 +80,9 @@ def _temporary_server() -> Iterator[str]:
 
 def _print(result: Result) -> None:
     """Print one result when it is there: its faults, and the end of the worker's output."""
-    print(f"{'passed' if result.passed else 'FAILED'}  {result.name}: {result.about} ({result.seconds:.1f} s)", flush=True)
+    print(
+        f"{'passed' if result.passed else 'FAILED'}  {result.name}: {result.about} ({result.seconds:.1f} s)", flush=True
+    )
     _print_lines("    ", result.faults)
     _print_lines("      | ", result.output)
 

@@ -48,7 +48,7 @@ async def _make(check: Check, probe: Probe) -> Result:
     except Fault as fault:
         faults = (str(fault),)
     except httpx2.HTTPError as error:
-        faults = (f"no answer: {error or type(error).__name__}",)
+        faults = (f"no answer: {str(error) or type(error).__name__}",)
     except (KeyError, TypeError, ValueError) as error:
         faults = (f"an answer is not as documented: {type(error).__name__}: {error}",)
     finally:

@@ -67,6 +67,6 @@ async def _play(scenario: Scenario, command: str, dsn: str, timeout_s: float) ->
             await scenario.play(running)
         except Fault as fault:
             ended_by = [str(fault)]
-        faults = tuple([*faults_in(running.proxy.exchanges), *running.faults, *ended_by])
+        faults = (*faults_in(running.proxy.exchanges), *running.faults, *ended_by)
         output = running.worker.last_lines() if faults else ()
     return Result(scenario.name, scenario.about, faults, time.monotonic() - begun, output)

@@ -9,7 +9,10 @@ from typing import Any, Final, NamedTuple
 
 #: The verbs after which the holder has nothing more to say.
 FINAL_VERBS: Final = frozenset({"succeed", "fail", "snooze", "hand-back", "cancelled"})
-_HOLDER_PATH: Final = re.compile(r"/api/v1/jobs/([0-9]+)/([a-z-]+)")
+_HOLDER_PATH: Final = re.compile(
+    r"/api/v1/jobs/([0-9]+)/(start|heartbeat|progress|checkpoint|effect|undone|compensated|compensation-failed|"
+    + "|".join(FINAL_VERBS) + ")"
+)  # fmt: skip
 _BATCHES: Final = {"/api/v1/finishes": "finishes", "/api/v1/starts": "starts", "/api/v1/heartbeats": "heartbeats"}
 _TASK_VERBS: Final = {"Completed": "succeed", "Failed": "fail", "Canceled": "cancelled"}
 _NO_FACTS: Final = frozenset({
@@ -53,6 +56,8 @@ class Exchange:
 
     def reports(self) -> Iterator[Report]:
         """Each call about one job in this request."""
+        if self.method != "POST":
+            return
         if found := _HOLDER_PATH.fullmatch(self.path):
             job_id, verb = found.groups()
             yield self._report(job_id, verb, self.body, self.status, self.answer, self.headers.get("idempotency-key"))

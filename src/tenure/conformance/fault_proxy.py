@@ -108,7 +108,9 @@ class FaultProxy:
                     if (answer := await self._respond(request, reader)) is None:
                         break
                     status, content = answer
-                    head = f"HTTP/1.1 {status} .\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+                    head = (
+                        f"HTTP/1.1 {status} .\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+                    )
                     writer.write(head.encode() + b"\r\n" + content)
                     await writer.drain()
         finally:
@@ -129,7 +131,8 @@ class FaultProxy:
             else:
                 status, error = (503, _UNAVAILABLE) if planned.kind == "unavailable" else (409, _BUSY)
                 return self._answered(exchange, status, json.dumps({"error": error, "trace_id": "0"}).encode())
-        answer = await (self._claim if path == "/api/v1/claims" else self._forward)(request, reader)
+        is_claim = path == "/api/v1/claims"
+        answer = await (self._claim(request, reader) if is_claim else self._forward(request))
         if answer is None:
             return None
         exchange.status, exchange.answer = answer[0], _json(answer[1])
@@ -152,20 +155,20 @@ class FaultProxy:
         wait = body.get("wait_seconds") if isinstance(body, dict) else None
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 < wait <= 60:
             async with self._claims:
-                return None if reader.at_eof() else await self._forward(request, reader)
+                return None if reader.at_eof() else await self._forward(request)
         until = time.monotonic() + wait
         at_once = request._replace(content=json.dumps({**body, "wait_seconds": 0}).encode())
         while True:
             async with self._claims:
                 if reader.at_eof():
                     return None
-                answer = await self._forward(at_once, reader)
+                answer = await self._forward(at_once)
             is_empty = answer is not None and answer[0] == 200 and _json(answer[1]) == {"claims": []}
             if not is_empty or time.monotonic() > until:
                 return answer
             await asyncio.sleep(_CLAIM_POLL_S)
 
-    async def _forward(self, request: Request, reader: asyncio.StreamReader) -> Answer | None:
+    async def _forward(self, request: Request) -> Answer | None:
         """The dispatcher's answer; None while it cannot be reached."""
         headers = {name: value for name, value in request.headers.items() if name not in _HOP_HEADERS}
         try:

@@ -11,7 +11,7 @@ from tenure.conformance.server_probe import Check, Probe, path_of, proof, requir
 #: Claims that are sent at the same time.
 _AT_ONCE: Final = 8
 #: The verbs that a stranger tries, each with its facts.
-_FENCED: Final = {
+_FENCED: Final[dict[str, dict[str, Any]]] = {
     "heartbeat": {}, "progress": {"value": 1}, "checkpoint": {"value": 1}, "effect": {"node": "n"}, "succeed": {},
     "fail": {}, "snooze": {"seconds": 1}, "hand-back": {}, "cancelled": {},
 }  # fmt: skip
@@ -105,7 +105,9 @@ async def fence(probe: Probe) -> None:
     for verb, facts in _FENCED.items():
         for wrong in ({"lease_token": _key()}, {"claims": claim["claims"] + 1}):
             what = f"it accepted {verb} with a wrong {next(iter(wrong))}"
-            await probe.refused(path_of(claim, verb), {**proof(claim), **facts, **wrong}, 409, "LEASE_CONFLICT", what=what)
+            await probe.refused(
+                path_of(claim, verb), {**proof(claim), **facts, **wrong}, 409, "LEASE_CONFLICT", what=what
+            )
     shown = await probe.show(job_id)
     is_same = (shown["role"], shown["checkpoint"], shown["claims"]) == ("active", None, 1)
     require(is_same, f"refused calls have changed job {job_id}: {shown}")
@@ -122,7 +124,9 @@ async def completion(probe: Probe) -> None:
     again = await probe.call("POST", path_of(claim, "succeed"), ending)
     require(again == first, f"the same completion again got another answer: {first} and then {again}")
     other = {**ending, "result": {"sent": 2}}
-    await probe.refused(path_of(claim, "succeed"), other, 409, what="it accepted a second completion, with another result")
+    await probe.refused(
+        path_of(claim, "succeed"), other, 409, what="it accepted a second completion, with another result"
+    )
     await probe.refused(path_of(claim, "fail"), proof(claim), 409, what="it let a finished job fail")
     shown = await probe.show(job_id)
     require(shown["result"] == {"sent": 1}, f"the result of job {job_id} is {shown['result']!r}")
@@ -224,7 +228,9 @@ async def wrong_calls(probe: Probe) -> None:
     misspelt = {"type": "conformance", "queue": probe.queue, "pay_load": {}}
     await probe.refused("/api/v1/jobs", misspelt, 422, "E-BAD-INPUT", what="it ignored an unknown field")
     unknown = {"claims": 1, "lease_token": _key()}
-    await probe.refused(f"/api/v1/jobs/{2**62}/heartbeat", unknown, 404, "JOB_NOT_FOUND", what="it knows a job that is none")
+    await probe.refused(
+        f"/api/v1/jobs/{2**62}/heartbeat", unknown, 404, "JOB_NOT_FOUND", what="it knows a job that is none"
+    )
     short_key = {"worker_id": "kit-1", "queues": [probe.queue], "claim_key": "1"}
     await probe.refused("/api/v1/claims", short_key, 422, "E-BAD-INPUT", what="it took a claim_key that is no UUID")
     await probe.refused("/api/v1/no-such-route", {}, 404, "NOT_FOUND", what="it answered a route that is none")

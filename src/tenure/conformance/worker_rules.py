@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from tenure.conformance.exchange import FINAL_VERBS, Exchange, Hold, Report
@@ -29,8 +30,7 @@ def faults_in(exchanges: Sequence[Exchange]) -> list[str]:
     for rule in (_unclaimed, _after_lost_lease, _two_ends):
         found = [fault for hold, reports in by_hold.items() for fault in rule(hold, reports, exchanges)]
         faults += _shortened(found)
-    rules: tuple[Callable[[Sequence[Exchange]], Iterator[str]], ...] = (_ends_without_key, _claims, _wrong_calls)
-    for check in rules:
+    for check in (_claims, _wrong_calls):
         faults += _shortened(list(dict.fromkeys(check(exchanges))))
     return faults
 
@@ -50,10 +50,13 @@ def _after_lost_lease(hold: Hold, reports: Sequence[Report], exchanges: Sequence
     if told is None or any(report.verb in FINAL_VERBS and report.is_accepted for report in reports):
         return  # a heartbeat that was under way at the job's end is refused too
     later = [report for report in reports if report.asked_after(told)]
+    # A completion whose answer was lost may be the reason of the refusal: then it is rightly sent again.
+    sent = [] if told.verb in FINAL_VERBS else [(one.verb, one.facts) for one in reports if one not in later]
     refusal = f"its {told.verb} had been refused with {told.code or told.status}"
     for report in later:
-        if report.verb in FINAL_VERBS:
-            yield f"completed a job after it lost the lease: it sent {report.verb} for job {hold.job_id} after {refusal}"
+        if report.verb in FINAL_VERBS and (report.verb, report.facts) not in sent:
+            call = f"it sent {report.verb} for job {hold.job_id}"
+            yield f"completed a job after it lost the lease: {call} after {refusal}"
             return
     beats = sum(report.verb == "heartbeat" for report in later)
     if beats > _HEARTBEATS_UNDER_WAY:
@@ -63,7 +66,7 @@ def _after_lost_lease(hold: Hold, reports: Sequence[Report], exchanges: Sequence
 def _two_ends(hold: Hold, reports: Sequence[Report], exchanges: Sequence[Exchange]) -> Iterator[str]:
     # An end that was refused as too large or malformed is no end: the worker may fail the job instead.
     ends = [report for report in reports if report.verb in FINAL_VERBS and report.status not in _WRONG_CALLS]
-    for first, second in zip(ends, ends[1:], strict=False):
+    for first, second in pairwise(ends):
         if first.is_lost_lease:
             continue  # the other rule
         what = f"{_end(first)} and then {_end(second)}"
@@ -81,15 +84,6 @@ def _two_ends(hold: Hold, reports: Sequence[Report], exchanges: Sequence[Exchang
 def _end(report: Report) -> str:
     facts = json.dumps(report.facts)
     return f"{report.verb} {facts if len(facts) < 100 else f'{facts[:100]}…'}"
-
-
-def _ends_without_key(exchanges: Sequence[Exchange]) -> Iterator[str]:
-    for exchange in exchanges:
-        for report in exchange.reports():
-            if report.verb in FINAL_VERBS and not report.key:
-                yield (
-                    f"sent {report.verb} without an idempotency_key: after a lost answer it cannot be repeated safely"
-                )
 
 
 def _claims(exchanges: Sequence[Exchange]) -> Iterator[str]:

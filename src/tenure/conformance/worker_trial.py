@@ -137,7 +137,7 @@ class Trial:
             if found:
                 return found
             if (code := self.worker.exit_code) is not None:
-                raise Fault(f"ended with exit code {code}: it {fault}")
+                raise Fault(f"{fault}: its process ended with exit code {code}")
             if time.monotonic() > give_up:
                 raise Fault(f"{fault} within {self.timeout_s:g} s")
             await asyncio.sleep(_POLL_S)
@@ -224,7 +224,7 @@ async def trial(command: str, dsn: str, timeout_s: float) -> AsyncIterator[Trial
         proxy = FaultProxy(dispatcher.url)
         await proxy.open()
         stack.push_async_callback(proxy.end)
-        output = stack.enter_context(tempfile.TemporaryFile())
+        output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 (closed by the stack)
         worker = await _start(command, _environment(proxy.url, worker_key), output)
         stack.push_async_callback(worker.end)
         running = Trial(store, proxy, api, worker, timeout_s)
