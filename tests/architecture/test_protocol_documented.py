@@ -14,7 +14,8 @@ from tenure.http.route_table import ROUTES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 _TABLE = re.compile(
-    r"^(Sent|Answered) \(`(\w+)` in the OpenAPI\):\n\n\| field \| \|\n\|---\|---\|\n((?:\|.*\|\n)+)", re.MULTILINE
+    r"^(Sent|Answered) \(`(\w+)` in the OpenAPI\):\n\n\| field \| \|\n\|---\|---\|\n((?:\|.*\|\n)+)",
+    re.MULTILINE,
 )
 DOCUMENT = openapi_document(ROUTES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
@@ -71,7 +72,7 @@ def test_every_route_on_the_page_exists() -> None:
 
 def test_every_reason_not_to_claim_has_its_row() -> None:
     described = SCHEMAS["NotClaimed"]["properties"]["reason"]["description"]
-    reasons = {word for word in re.findall(r"[A-Z]\w+", described)}
+    reasons = set(re.findall(r"[A-Z]\w+", described))
     ends = {"Completed", "Canceled", "Failed"}
     assert ends <= set(BUILT_IN["dispatcher"].states)
     rows = {

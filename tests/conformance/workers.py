@@ -1,4 +1,4 @@
-"""The workers that the kit is tried with: those of `examples/`, broken variants of the one in Node, and Tenure's own."""
+"""The workers that the kit is tried with: `examples/`, broken ones made of the one in Node, and our own."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ BROKEN = {
         (
             (_CLAIM, _NO_CLAIM),
             ('if ((await report("start", {})).status !== 200) return undefined;', ""),
+            ("if (answer.error) console.error(", "if (answer.error) process.exit(3,"),
         ),
         "claim",
         "worked without a claim: it sent succeed for job",
@@ -80,9 +81,7 @@ BROKEN = {
         (('else if (answer.cancel_requested) stop.abort("cancelled");', ""),), "cancel-soft", "ignored a cancel: job"
     ),
     "makes a new claim key for each try": Broken(
-        (
-            ("({ ...request, wait_seconds", "({ ...request, claim_key: randomUUID(), wait_seconds"),
-        ),
+        (("({ ...request, wait_seconds", "({ ...request, claim_key: randomUUID(), wait_seconds"),),
         "lost-answers",
         "did not repeat a claim with the same claim_key",
     ),
@@ -96,7 +95,9 @@ BROKEN = {
         (("    stopping.abort();\n", "    process.exit(0);\n"),), "sigterm", "ended while it held job"
     ),
     "gives up after an error": Broken(
-        (("if (response.status < 500 && !answer.error?.retryable) return", "return"),), "server-errors", "its process ended with"
+        (("if (response.status < 500 && !answer.error?.retryable) return", "return"),),
+        "server-errors",
+        "its process ended with",
     ),
     "retries what cannot help": Broken(
         (("type: error.name", 'type: "Error"'),), "permanent-failure", "did not say that a failure is permanent"

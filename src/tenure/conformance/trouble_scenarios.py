@@ -6,6 +6,8 @@ import asyncio
 import signal
 from typing import Final
 
+from tenure.conformance.exchange import Hold
+from tenure.conformance.result import Fault
 from tenure.conformance.worker_scenarios import Scenario, outlast
 from tenure.conformance.worker_trial import LEASE_S, Trial
 
@@ -16,10 +18,7 @@ _DOWN_S: Final = 1.5
 
 async def lost_lease(trial: Trial) -> None:
     """Another worker gets the job while the first one still runs it."""
-    seconds = 1.5 * LEASE_S
-    job_id = await trial.enqueue("sleep", seconds=seconds)
-    await trial.claimed(job_id)
-    elsewhere = await trial.take_over(job_id)
+    job_id, seconds, elsewhere = await trial.while_it_sleeps(trial.take_over)
     await trial.until(
         lambda: any(report.is_lost_lease for report in trial.reports(job_id)),
         f"sent nothing about job {job_id} after its lease was lost, not even a heartbeat",
@@ -39,7 +38,8 @@ async def late_completion(trial: Trial) -> None:
     held = trial.proxy.disturb("succeed", "held")
     job_id = await trial.enqueue("sleep", seconds=_SHORT_JOB_S)
     await trial.until(lambda: held.met, f"did not complete job {job_id}")
-    elsewhere = await trial.take_over(job_id)
+    if (elsewhere := await trial.take_over(job_id)) is None:
+        raise Fault(f"completed job {job_id} twice at the same time")
     held.go_on.set()
     await trial.until(
         lambda: any(report.is_lost_lease for report in trial.ends(job_id)), f"did not complete job {job_id}"
@@ -104,13 +104,17 @@ async def dispatcher_restart(trial: Trial) -> None:
 
 async def frozen_minute(trial: Trial) -> None:
     """The worker's machine stands still for a minute; another worker gets the job, and ends it."""
-    seconds = LEASE_S
-    job_id = await trial.enqueue("sleep", seconds=seconds)
-    await trial.claimed(job_id)
-    trial.worker.signal_group(signal.SIGSTOP)
-    elsewhere = await trial.take_over(job_id)
-    await trial.succeed_elsewhere(elsewhere)
-    trial.worker.signal_group(signal.SIGCONT)
+
+    async def freeze(job_id: str) -> Hold | None:
+        trial.worker.signal_group(signal.SIGSTOP)
+        try:
+            if (elsewhere := await trial.take_over(job_id)) is not None:
+                await trial.succeed_elsewhere(elsewhere)
+            return elsewhere
+        finally:
+            trial.worker.signal_group(signal.SIGCONT)
+
+    job_id, seconds, _ = await trial.while_it_sleeps(freeze)
     await outlast(trial, seconds)
     shown = await trial.show(job_id)
     trial.require(shown["result"] == "by another worker", f"replaced the result of job {job_id}")

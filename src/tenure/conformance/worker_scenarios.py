@@ -74,9 +74,7 @@ async def permanent_failure(trial: Trial) -> None:
 
 async def cancel_soft(trial: Trial) -> None:
     """The worker is asked to stop a job."""
-    job_id = await trial.enqueue("sleep", seconds=3 * LEASE_S)
-    await trial.claimed(job_id)
-    await trial.cancel(job_id, "soft")
+    job_id, _, _ = await trial.while_it_sleeps(lambda job_id: trial.cancel(job_id, "soft"))
     shown = await trial.ended(job_id, "cancelled", "succeeded", "dead")
     asked = sum(report.cancel_requested for report in trial.reports(job_id, "heartbeat", "progress", "checkpoint"))
     trial.require(
@@ -89,10 +87,7 @@ async def cancel_soft(trial: Trial) -> None:
 
 async def cancel_hard(trial: Trial) -> None:
     """A job is cancelled at once, while the worker runs it."""
-    seconds = 1.5 * LEASE_S
-    job_id = await trial.enqueue("sleep", seconds=seconds)
-    await trial.claimed(job_id)
-    await trial.cancel(job_id, "hard")
+    job_id, seconds, _ = await trial.while_it_sleeps(lambda job_id: trial.cancel(job_id, "hard"))
     await trial.until(
         lambda: any(report.is_lost_lease for report in trial.reports(job_id)),
         f"sent nothing about job {job_id} after a hard cancel, not even a heartbeat",

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
 import httpx2
 
@@ -36,6 +36,17 @@ _EXIT_S: Final = 10
 #: More than any lease.
 _MINUTE: Final = timedelta(minutes=1)
 _OUTPUT_LINES: Final = 20
+#: How long a job sleeps that something is done to: first time, second time on a slow machine, and so on.
+_SLEEPS_S: Final = (1.5 * LEASE_S, 6 * LEASE_S, 24 * LEASE_S)
+T = TypeVar("T")
+
+
+class Sleeping(NamedTuple, Generic[T]):
+    """A job that the worker was given to sleep, and what was done to it meanwhile."""
+
+    job_id: str
+    seconds: float
+    done: T
 
 
 class WorkerProcess:
@@ -100,12 +111,23 @@ class Trial:
         """The job as the dispatcher shows it."""
         return await self._call("GET", f"/api/v1/jobs/{job_id}")
 
-    async def cancel(self, job_id: str, mode: str) -> None:
-        """Cancel the job as an operator does."""
-        await self._call("POST", f"/api/v1/jobs/{job_id}/cancel", {"mode": mode, "reason": "the conformance kit"})
+    async def while_it_sleeps(self, act: Callable[[str], Coroutine[Any, Any, T | None]]) -> Sleeping[T]:
+        """Give the worker a job that sleeps, and act on it; with a longer one when the act came too late (None)."""
+        for seconds in _SLEEPS_S:
+            job_id = await self.enqueue("sleep", seconds=seconds)
+            await self.claimed(job_id)
+            if (done := await act(job_id)) is not None:
+                return Sleeping(job_id, seconds, done)
+        raise Fault(f"ended jobs that sleep, the last one {_SLEEPS_S[-1]} s long, before that time was over")
 
-    async def take_over(self, job_id: str) -> Hold:
-        """Let a minute pass for the job's lease, and give the job to another worker."""
+    async def cancel(self, job_id: str, mode: str) -> bool | None:
+        """Cancel the job as an operator does; None when it has ended already."""
+        body = {"mode": mode, "reason": "the conformance kit"}
+        answer = await self._api.post(f"/api/v1/jobs/{job_id}/cancel", json=body)
+        return None if answer.status_code == 409 else answer.is_success
+
+    async def take_over(self, job_id: str) -> Hold | None:
+        """Let a minute pass for the job's lease, and give the job to another worker; None when it has ended already."""
         await self.proxy.hold_claims()
         try:
             await test_databases.advance(self.store, _MINUTE, TYPES)
@@ -115,9 +137,7 @@ class Trial:
             )
         finally:
             self.proxy.release_claims()
-        if claim["status"] != "Claimed":
-            raise Fault(f"had ended job {job_id} before its lease was taken ({claim['reason']})")
-        return Hold(job_id, claim["lease_token"])
+        return Hold(job_id, claim["lease_token"]) if claim["status"] == "Claimed" else None
 
     async def succeed_elsewhere(self, hold: Hold) -> None:
         """The other worker ends the job well."""
