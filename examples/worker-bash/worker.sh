@@ -37,7 +37,7 @@ run() {
     path=/api/v1/jobs/$(jq -r .job.id <<<"$claim")
     lease=$(jq '{claims, lease_token}' <<<"$claim")
     beat=$(jq '.lease_seconds / 3' <<<"$claim")
-    post "$path/start" "$lease"
+    post "$path/start" "$(jq '. + {idempotency_key: "start:\(.claims)"}' <<<"$lease")"
     if [[ $status != 200 ]]; then return; fi
     handle "$(jq -r .job.type <<<"$claim")" "$(jq .job.payload <<<"$claim")" >"$directory/result" 2>"$directory/error" &
     handler=$!
@@ -61,8 +61,7 @@ run() {
     if [[ $verb ]]; then
         kill $handler 2>/dev/null
     elif wait $handler; then
-        verb=succeed facts=$(jq '{result: .}' "$directory/result")
-        facts=${facts:-'{"result": null}'}
+        verb=succeed facts=$(jq --slurp '{result: .[0]}' "$directory/result")
     else
         code=$? verb=fail
         facts=$(jq -Rs --argjson code $code \

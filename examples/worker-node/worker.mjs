@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { tasks } from "./tasks.mjs";
 
 const { TENURE_URL = "http://127.0.0.1:8420", TENURE_KEY, TENURE_QUEUE = "default" } = process.env;
-const types = process.env.TENURE_TYPES?.split(",").filter((type) => type in tasks) ?? Object.keys(tasks);
+const types = process.env.TENURE_TYPES?.split(",").filter((type) => Object.hasOwn(tasks, type)) ?? Object.keys(tasks);
 const concurrency = Number(process.env.TENURE_CONCURRENCY ?? 10);
 const graceMs = 1000 * Number(process.env.TENURE_GRACE_SECONDS ?? 1);
 const workerId = `${hostname()}:${process.pid}`;
@@ -20,13 +20,14 @@ let lastMoment = Infinity; // when this process gives up sending: some seconds a
 // again: its keys make the repeat safe. `abort` ends an attempt, not the repeats; `isOver` ends the repeats.
 async function post(path, body, { waitMs = 0, abort, isOver = () => false } = {}) {
   for (let pause = 100; !isOver() && Date.now() < lastMoment; pause = Math.min(2 * pause, 5000)) {
+    const content = JSON.stringify(body()); // may throw
     const attempt = new AbortController();
     const end = () => attempt.abort();
     const timer = setTimeout(end, 30_000 + waitMs);
     abort?.addEventListener("abort", end);
     try {
       const response = await fetch(TENURE_URL + path, {
-        method: "POST", headers, body: JSON.stringify(body()), signal: attempt.signal,
+        method: "POST", headers, body: content, signal: attempt.signal,
       });
       const answer = await response.json();
       if (response.status < 500 && !answer.error?.retryable) return { ...answer, status: response.status };
@@ -51,6 +52,11 @@ async function claim(limit) {
   if (answer.status === 409) return []; // the jobs that this claim won were lost meanwhile
   if (answer.error) throw new Error(`${answer.error.code}: ${answer.error.message}`); // no key, or a wrong one
   return answer.claims ?? [];
+}
+
+// What `fail` reports of an error: facts; the contract decides whether the job runs again.
+function failureOf(error) {
+  return { error: { type: error?.name, message: String(error?.message ?? error), stack: error?.stack } };
 }
 
 // Run one job under its lease, and report one outcome: or none, when the lease is lost.
@@ -88,15 +94,18 @@ async function run({ job, claims, lease_token, lease_seconds }, stop) {
     );
     try {
       const handled = tasks[job.type]({ payload, checkpoint, save, signal: stop.signal });
-      return ["succeed", { result: (await Promise.race([handled, stopped])) ?? null }];
+      const result = (await Promise.race([handled, stopped])) ?? null;
+      JSON.stringify(result); // what is no JSON is the handler's failure
+      return ["succeed", { result }];
     } catch (error) {
       if (stop.signal.reason === "cancelled") return ["cancelled", {}];
       if (stop.signal.reason === "stopping") return ["hand-back", { reason: "the worker stops" }];
-      return ["fail", { error: { type: error.name, message: String(error.message), stack: error.stack } }];
+      return ["fail", failureOf(error)];
     }
   })();
   if (outcome && !isLost) {
-    const answer = await report(...outcome);
+    let answer = await report(...outcome);
+    if ([413, 422].includes(answer.status)) answer = await report("fail", failureOf(answer.error)); // too large, …
     if (answer.error) console.error(`job ${job.id}: ${outcome[0]} refused: ${answer.error.message}`);
   }
   isOver = true;

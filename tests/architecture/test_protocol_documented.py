@@ -20,7 +20,7 @@ _TABLE = re.compile(
 DOCUMENT = openapi_document(ROUTES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 TABLES = {name: (kind, rows) for kind, name, rows in _TABLE.findall(PAGE)}
-#: Routes of workers that the page leaves to the reference: hints for pollers, options for all workers, recorded effects.
+#: Routes of workers that the page leaves to the reference: hints for pollers, options of types, recorded effects.
 _ELSEWHERE = {"/api/v1/due", "/api/v1/wakeups", "/api/v1/types", "/api/v1/jobs/{job_id}/effects"}
 #: Lists of one field, which the page describes in words.
 _IN_WORDS = {
@@ -75,7 +75,6 @@ def test_every_reason_not_to_claim_has_its_row() -> None:
     reasons = set(re.findall(r"[A-Z]\w+", described))
     ends = {"Completed", "Canceled", "Failed"}
     assert ends <= set(BUILT_IN["dispatcher"].states)
-    rows = {
-        reason for line in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.MULTILINE) for reason in line.split(", ")
-    }
+    firsts = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.MULTILINE)
+    rows = {reason for first in firsts for reason in first.split(", ")}
     assert {f"`{reason}`" for reason in reasons | ends} <= rows

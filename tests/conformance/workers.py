@@ -40,7 +40,7 @@ class Broken(NamedTuple):
 
 
 _HEARTBEAT = "heed(await post(`${path}/heartbeat`, () => lease, { isOver: () => isOver }));"
-_REPORT = "    const answer = await report(...outcome);\n"
+_REPORT = "    let answer = await report(...outcome);\n"
 _CLAIM = '  const answer = await post("/api/v1/claims", body, { waitMs: 20_000, abort: stopping.signal });'
 #: Takes jobs as it finds them, in the order of their ids.
 _NO_CLAIM = """
@@ -100,7 +100,7 @@ BROKEN = {
         "its process ended with",
     ),
     "retries what cannot help": Broken(
-        (("type: error.name", 'type: "Error"'),), "permanent-failure", "did not say that a failure is permanent"
+        (("type: error?.name", 'type: "Error"'),), "permanent-failure", "did not say that a failure is permanent"
     ),
 }
 

@@ -36,6 +36,7 @@ class Probe:
         self.timeout_s = timeout_s
         self._client = client
         self._made: list[str] = []
+        self._workers = {"kit-1", "kit-2"}
 
     async def send(self, method: str, path: str, body: Any = None, **headers: str) -> httpx2.Response:
         """The answer, whatever it is; a Fault for a 5xx or something that is no JSON."""
@@ -79,6 +80,7 @@ class Probe:
     async def claim(self, worker: str = "kit-1", **fields: Any) -> list[dict[str, Any]]:
         """Claim jobs of the check's queue, under the shortest lease; what was won."""
         contract = fields.get("contract", "standard")
+        self._workers.add(worker)
         options = [{"type": TYPE, "contract": contract, "lease_ttl_sec": LEASE_S}]
         request = {"worker_id": worker, "queues": [self.queue], "types": [TYPE], "options": options, **fields}
         found: list[dict[str, Any]] = (await self.call("POST", "/api/v1/claims", request))["claims"]
@@ -105,7 +107,10 @@ class Probe:
         return found
 
     async def clean_up(self) -> None:
-        """End the check's jobs, and discard their dead letters where the key may."""
+        """End the check's jobs, discard their dead letters where the key may, and take its workers off the list."""
+        for worker in self._workers:
+            with contextlib.suppress(Fault, httpx2.HTTPError):
+                await self.send("POST", "/api/v1/workers/leave", {"worker_id": worker})
         for job_id in self._made:
             with contextlib.suppress(Fault, httpx2.HTTPError):
                 await self.send("POST", f"/api/v1/jobs/{job_id}/cancel", {"mode": "hard", "reason": "conformance"})
