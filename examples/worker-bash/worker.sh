@@ -72,7 +72,6 @@ run() {
 }
 
 directory=$(mktemp -d)
-trap 'rm -rf "$directory"' EXIT
 trap 'stopping=yes' TERM INT
 while [[ ! $stopping ]]; do
     # A new claim key for each claim. The wait is short, because bash heeds SIGTERM only when curl has ended.
@@ -81,8 +80,10 @@ while [[ ! $stopping ]]; do
         '{worker_id: $worker_id, queues: [$queue], types: $types, wait_seconds: 2, claim_key: $key, record: false}')"
     if [[ $status != 200 && $status != 409 ]]; then
         echo "$answer" >&2
-        exit 1
+        break
     fi
     claim=$(jq '.claims[0] // empty' <<<"$answer")
     if [[ $claim ]]; then run; fi
 done
+rm -rf "$directory" # not in a trap for EXIT: a process that is killed as soon as it was started would run it too
+[[ $stopping ]]
