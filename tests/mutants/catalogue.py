@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    in_conformance,
     in_connections,
     in_contracts,
     in_hosts,
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_model,
         in_workers,
         in_visible,
+        in_conformance,
     )
     for mutant in part.MUTANTS
 )
