@@ -49,9 +49,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "app_schedules": LIBRARY,
     "app": {*LIBRARY, "app_schedules", "worker", "upkeep", "flows", "embedded"},
     "samples": {*LIBRARY, "app"},
+    "conformance": {*VALUES, "postgres", "http"},
     "testing": EVERYTHING_BUT_CLI,
     "pytest_plugin": {*EVERYTHING_BUT_CLI, "testing"},
-    "cli": EVERYTHING_BUT_CLI,
+    "cli": {*EVERYTHING_BUT_CLI, "conformance"},
     "__main__": {"cli"},
     "__init__": {*EVERYTHING_BUT_CLI, "testing"},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     in_arguments,
+    in_conformance,
     in_connections,
     in_contracts,
     in_decisions,
@@ -51,6 +52,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_transactions,
         in_schedules,
         in_unique,
+        in_conformance,
     )
     for mutant in part.MUTANTS
 )

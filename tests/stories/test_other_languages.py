@@ -1,31 +1,40 @@
-"""The worker in JavaScript that the documents show works as it is printed, wherever there is a Node to run it."""
+"""The workers that the documents show are the files of `examples/`, and the one in JavaScript does its work."""
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
+import shlex
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.conformance.workers import BASH_WORKER, NODE_WORKER, ROOT, node
 from tests.harness import Harness
 from tests.http.conftest import Caller, client, http, url
 
 __all__ = ["client", "http", "url"]
-PAGE = Path(__file__).parents[2] / "docs" / "other-languages.md"
+PAGE = (ROOT / "docs" / "other-languages.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
-def test_the_worker_in_javascript_runs_saves_fails_and_stops(
-    url: str, http: Caller, db: Harness, tmp_path: Path
-) -> None:
-    (code,) = re.findall(r"```js\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    (tmp_path / "worker.mjs").write_text(code, encoding="utf-8")
+@pytest.mark.parametrize(
+    ("language", "number", "file"),
+    [("js", 0, NODE_WORKER / "tasks.mjs"), ("js", 1, NODE_WORKER / "worker.mjs"), ("bash", 0, BASH_WORKER)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_the_page_shows_the_real_file(language: str, number: int, file: Path) -> None:
+    shown = re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert shown[number] == file.read_text(encoding="utf-8")
+
+
+def test_the_worker_in_javascript_runs_saves_fails_and_stops(url: str, http: Caller, db: Harness) -> None:
+    command = shlex.split(node())
     good = http.enqueued(type="thumbnail", queue="pictures", payload={"pages": 3})
     bad = http.enqueued(type="thumbnail", queue="pictures", payload=None, max_attempts=1)
-    with subprocess.Popen(["node", "worker.mjs", url], cwd=tmp_path) as worker:
+    environment = {**os.environ, "TENURE_URL": url, "TENURE_QUEUE": "pictures"}
+    with subprocess.Popen(command, env=environment) as worker:
         try:
             wait(http, good, "succeeded")
             wait(http, bad, "dead")

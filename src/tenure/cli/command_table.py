@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "enqueue": ("Create a job.", "enqueue:enqueue"),
     "upkeep": ("Reap expired leases, promote due jobs, drop old history.", "services.upkeep:upkeep"),
     "serve": ("Serve the HTTP API.", "services.serve:serve"),
+    "conformance": ("Check a server, or a worker in any language.", "conformance:conformance"),
     "openapi": ("Print the OpenAPI document of the HTTP API.", "openapi:openapi"),
 }
 #: Group → its help, and module → its functions; the function `list_` is the command `list`.
