@@ -234,12 +234,17 @@ class App:
         collect_seldom()
         run_standalone(self.worker(**options), until_idle=until_idle)
 
-    def worker(self, *, upkeep: bool = True, wakeups: bool = True, **options: Any) -> Worker:
-        """Return a worker for this app's tasks, with the options of `tenure.worker.Worker`; `await worker.run()`."""
+    def worker(self, *, upkeep: bool = True, wakeups: bool = True, sqs: str | None = None, **options: Any) -> Worker:
+        """Return a worker for this app's tasks, with the options of `tenure.worker.Worker`; `await worker.run()`.
+
+        `sqs`: the address of the message queue that names its tasks. Such a worker needs a dispatcher.
+        """
         from tenure.worker import Worker
 
+        inbox = None if sqs is None else self._connections.inbox(sqs)
+
         async def source() -> JobClient:
-            client = await self._connections.open()
+            client = await self._connections.open(inbox=inbox)
             try:
                 await client.may_work()
                 await self._declare_as_worker(client, worker.name)
@@ -250,7 +255,7 @@ class App:
 
         async def service_source() -> JobClient:
             # One for heartbeats, one for the worker's row, five for upkeep's loops.
-            return await self._connections.open(connections=7, service=True)
+            return await self._connections.open(connections=7, service=True, inbox=inbox)
 
         async def run_upkeep(client: Any) -> None:
             from tenure.upkeep import Upkeep

@@ -29,6 +29,9 @@ _Grace = Annotated[float, typer.Option("--grace", min=0, help="Seconds that runn
 _Dispatcher = Annotated[
     str | None, typer.Option("--dispatcher", help="Use this dispatcher, no database; default: TENURE_DISPATCHER_URL.")
 ]
+_Sqs = Annotated[
+    str | None, typer.Option("--sqs", help="Receive tasks from this SQS queue and claim them from the dispatcher.")
+]
 _Key = Annotated[str | None, typer.Option("--key", help="The API key for the dispatcher; TENURE_KEY hides it from ps.")]
 
 
@@ -47,6 +50,7 @@ def worker(
     database_url: DatabaseUrl = None,
     dispatcher: _Dispatcher = None,
     key: _Key = None,
+    sqs: _Sqs = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = None,
 ) -> None:
@@ -67,7 +71,7 @@ def worker(
         raise typer.Exit(run_processes(processes, name, until_idle=until_idle))
     app.run_worker(
         queues=_split(queues), contracts=_split(contracts), concurrency=concurrency, name=name, poll=poll, grace=grace,
-        upkeep=upkeep, wakeups=wakeups, until_idle=until_idle,
+        upkeep=upkeep, wakeups=wakeups, sqs=sqs, until_idle=until_idle,
     )  # fmt: skip
 
 
