@@ -8,6 +8,7 @@ from tests.mutants import (
     in_hosts,
     in_http,
     in_lanes,
+    in_messages,
     in_model,
     in_move,
     in_python,
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_model,
         in_workers,
         in_visible,
+        in_messages,
     )
     for mutant in part.MUTANTS
 )
