@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _LOOP = "worker/test_receive_loop.py::test_"
+_TASKS = "worker/test_received_tasks.py::test_"
 _INBOX = "sqs/test_inbox.py::test_"
 _NO_CLAIM = f"{_LOOP}no_handler_runs_without_a_claim_and_only_messages_that_nobody_needs_are_deleted"
 
@@ -79,6 +80,6 @@ MUTANTS = (
         "client/sqs_source.py",
         '            request["error"] = dict(call.failure.facts())\n',
         "",
-        (f"{_LOOP}failures_and_cancels_are_reported_and_their_messages_deleted",),
+        (f"{_TASKS}failures_and_cancels_are_reported_and_their_messages_deleted",),
     ),
 )

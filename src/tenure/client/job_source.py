@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -76,10 +76,10 @@ class MessageSource(JobSource, Protocol):
 
     inbox: Inbox
 
-    async def read_visibility(self) -> int:
+    def read_visibility(self) -> Coroutine[Any, Any, int]:
         """For how many seconds the queue hides a message that was received; the inbox knows it from now on."""
 
-    async def receive(self, limit: int, wait_s: int) -> list[Message]:
+    def receive(self, limit: int, wait_s: int) -> Coroutine[Any, Any, list[Message]]:
         """Receive messages, waiting for the first."""
 
     async def keep(self, kept: KeptMessage) -> None:

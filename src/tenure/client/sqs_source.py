@@ -54,6 +54,7 @@ class SqsSource(RemoteClient):
         #: The contracts whose holders report by document 001's own routes.
         self._document_001: set[str] = set()
         self._settling: set[asyncio.Task[None]] = set()
+        self._settling_fails = False
 
     async def open(self) -> None:
         """Make the client of the message queue."""
@@ -210,8 +211,11 @@ class SqsSource(RemoteClient):
     async def _try_settling(self, what: str, call: Callable[[], Awaitable[None]]) -> None:
         try:
             await retry(call, (Unavailable,), attempts=_TRIES)
+            self._settling_fails = False
         except Unavailable as error:
-            _log.warning("cannot %s a message; it is received again later, which does no harm: %s", what, error)
+            if not self._settling_fails:
+                _log.warning("cannot %s messages; they are received again later, which does no harm: %s", what, error)
+            self._settling_fails = True
 
 
 def _proof(kept: KeptMessage) -> dict[str, Any]:

@@ -16,21 +16,22 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from tenure.client.job_source import JobSource, MessageSource
 from tenure.client.retry import RetryDelay
 from tenure.errors import TenureError, Unavailable
-from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Job
 from tenure.sqs.inbox import KeptMessage, read_task_id
 from tenure.sqs.message_queue import Message
+from tenure.worker.reports import hand_back
 from tenure.worker.running_job import TICK_S
 from tenure.worker.shared_parts import SharedParts
 
 _log = logging.getLogger("tenure.worker")
+T = TypeVar("T")
 
 #: How long a receive waits for a message, in seconds; and that of a worker that ends when it is idle.
 WAIT_S, WAIT_UNTIL_IDLE_S = 20, 1
@@ -82,7 +83,7 @@ class ReceiveLoop:
         await self._check_queue(delay)
         while not self.stopping:
             if self._claims_fail:
-                await self._pause(delay)
+                await self._until_stopped(delay.wait())
             # A task is claimed only where it can start at once; one at a time while no claim is answered.
             free = (1 if self._claims_fail else self._slots.free) - len(self._claiming)
             if min(free, self._slots.free) <= 0:
@@ -106,7 +107,7 @@ class ReceiveLoop:
         visibility_s: int | None = None
         while visibility_s is None and not self.stopping:
             try:
-                visibility_s = await self._source.read_visibility()
+                visibility_s = await self._until_stopped(self._source.read_visibility())
             except Unavailable as error:
                 await self._note_lost(error, delay)
         if visibility_s is None:
@@ -123,22 +124,24 @@ class ReceiveLoop:
 
     async def _receive(self, limit: int) -> list[Message]:
         """Receive messages, at most until the worker stops; those that come too late are given back."""
-        receiving = asyncio.create_task(self._source.receive(limit, self._wait_s))
-        try:
-            while not receiving.done() and not self.stopping:
-                await self._wait(receiving)
-        finally:
-            if not receiving.done():
-                receiving.cancel()
-                await asyncio.wait([receiving])
-        if receiving.cancelled():
-            return []
-        messages = receiving.result()
+        messages = await self._until_stopped(self._source.receive(limit, self._wait_s)) or []
         if self.stopping:
             for message in messages:
                 self._source.give_back(message)
             return []
         return messages
+
+    async def _until_stopped(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """Make a call; None if the worker stops before it is answered."""
+        calling = asyncio.create_task(call)
+        try:
+            while not calling.done() and not self.stopping:
+                await self._wait(calling)
+        finally:
+            if not calling.done():
+                calling.cancel()
+                await asyncio.wait([calling])
+        return None if calling.cancelled() else calling.result()
 
     async def _wait(self, task: asyncio.Task[Any] | None = None) -> None:
         """Wait until this task ends, a slot is free or the worker stops."""
@@ -167,6 +170,8 @@ class ReceiveLoop:
     def _on_claim_ended(self, task: asyncio.Task[None]) -> None:
         self._claiming.discard(task)
         self._slots.changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a claim ended with an error of this worker's own; its lease will end", exc_info=error)
 
     async def _claim(self, kept: KeptMessage, claimed_at: float) -> None:
         answer: Job | str | None = None
@@ -191,8 +196,8 @@ class ReceiveLoop:
             self._settle(kept, answer)
         elif answer is not None and (not is_owner or answer.contract not in self._contracts):
             # The watchdog repeated this claim while the loop was blocked; or nobody here knows that contract.
-            reason = None if not is_owner else _NOT_SERVED
-            await self._source.report("hand_back", [HolderCall(answer.held, reason=reason)])
+            reason = _NOT_SERVED if is_owner else None
+            self._slots.counts.update(await hand_back(self._source, [answer], _LAST_CLAIMS_S, 0, reason))
         elif answer is not None:
             self._slots.counts["claimed"] += 1
             self._slots.take(1)
@@ -219,19 +224,12 @@ class ReceiveLoop:
         if not self._is_lost:
             _log.warning("%s cannot receive messages, retrying: %s", self._worker.name, error)
         self._is_lost = True
-        await self._pause(delay)
+        await self._until_stopped(delay.wait())
 
     def _note_found(self) -> None:
         if self._is_lost:
             _log.info("%s receives messages again", self._worker.name)
         self._is_lost = False
-
-    async def _pause(self, delay: RetryDelay) -> None:
-        """Wait before the next try, at most until the worker stops."""
-        pause = asyncio.create_task(delay.wait())
-        while not pause.done() and not self.stopping:
-            await self._wait(pause)
-        pause.cancel()
 
     def leases_under_way(self) -> list[float]:
         """For each claim under way, the shortest lease that it may get in seconds; from any thread."""
