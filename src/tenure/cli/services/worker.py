@@ -10,7 +10,7 @@ import typer
 from tenure.cli.import_target import import_target
 from tenure.cli.options import DatabaseUrl, LogFormat, LogLevel, set_up_logging
 from tenure.errors import BadInput
-from tenure.settings import Settings, parse_api_key, parse_dispatcher_url
+from tenure.settings import Settings, parse_api_key, parse_dispatcher_url, parse_queue_url
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -57,6 +57,7 @@ def worker(
     """Run the tasks of an application until SIGTERM or Ctrl-C; a second signal ends it at once."""
     set_up_logging(log_level, log_format)
     _set_environment(database_url, dispatcher, key)
+    _check_sqs(sqs, contracts)
     app = import_app(application)
     if (url := Settings.load().dispatcher_url) is not None and app.settings.dispatcher_url != url:
         raise BadInput(
@@ -86,6 +87,17 @@ def _set_environment(database_url: str | None, dispatcher: str | None, key: str 
     os.environ.update({name: value for name, value in options.items() if value})
     if database_url:
         os.environ.pop("TENURE_DISPATCHER_URL", None)
+
+
+def _check_sqs(sqs: str | None, contracts: str | None) -> None:
+    """Refuse a message queue that this worker cannot use, before it connects or starts processes."""
+    if sqs is None:
+        return
+    parse_queue_url("--sqs", sqs)
+    if contracts is not None:
+        raise BadInput("--sqs and --contracts exclude each other: a message may name a task of any contract")
+    if Settings.load().dispatcher_url is None:
+        raise BadInput("--sqs names tasks that a dispatcher has. Next: give --dispatcher too")
 
 
 def import_app(application: str) -> App:
