@@ -16,7 +16,7 @@ from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tenure.sqs.message_queue import MessageQueues
 from tests.harness import Harness
-from tests.http.stub import RESET, Asked, refused, stub
+from tests.http.stub import HANG, RESET, Asked, refused, stub
 from tests.message_queues import MessageServer
 from tests.worker.woken import dispatcher, make, queue, sqs, status, through
 from tests.worker.working import until, working
@@ -51,6 +51,7 @@ def answers(claim: Any) -> Callable[[Asked], Any]:
         pytest.param((503, refused("E-UNAVAILABLE")), False, id="503"),
         pytest.param((403, refused("AUTH_FORBIDDEN")), False, id="403"),
         pytest.param(RESET, False, id="reset"),
+        pytest.param(HANG, False, id="timeout"),
     ],
     ids=lambda value: str(value.get("reason", "")) if isinstance(value, dict) else None,
 )
@@ -58,6 +59,8 @@ async def test_no_handler_runs_without_a_claim_and_only_messages_that_nobody_nee
     answer: Any, is_deleted: bool, sqs: MessageServer, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenure.client.sqs_source._TRIES", 2)
+    if answer is HANG:
+        monkeypatch.setattr("tenure.client.dispatcher_requests.READ_S", 0.2)
     calls: list[int] = []
     async with stub(answers(answer)) as server, App(dispatcher_url=server.url, settings=Settings()) as app:
 
