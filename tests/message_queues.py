@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -44,16 +45,27 @@ class Post:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         fields = json.loads(body) if action else {}
         self.asked.append(Asked(action, fields))
+        if action == "ReceiveMessage":
+            body = json.dumps(self._wait(fields)).encode()
         if action == "SendMessageBatch" and self.chance is not None:
             body = json.dumps(fields | {"Entries": self._mistreat(fields["Entries"], self.chance)}).encode()
         environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         if action == "SendMessageBatch" and body.endswith(b'"Entries": []}'):
             start_response("200 OK", [("Content-Type", "application/x-amz-json-1.0")])
             return [b'{"Successful": [], "Failed": []}']
-        if action == "ReceiveMessage":  # it may wait
+        with self._changing:  # the server breaks when two requests change a queue at once
             return self._app(environ, start_response)
-        with self._changing:  # the server forgets half of two changes at once
-            return self._app(environ, start_response)
+
+    def _wait(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Wait for a message in place of the server, which would keep the others waiting; the request without a wait."""
+        until = time.monotonic() + fields.get("WaitTimeSeconds", 0)
+        while time.monotonic() < until:
+            with self._changing:
+                queue = _queues().get(fields["QueueUrl"].rpartition("/")[2])
+                if queue is None or any(one.visible and not one.delayed for one in queue._messages):
+                    break
+            time.sleep(0.02)
+        return fields | {"WaitTimeSeconds": 0}
 
     @staticmethod
     def _mistreat(entries: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
@@ -61,6 +73,11 @@ class Post:
         kept += [one | {"Id": f"{one['Id']}again"} for one in kept if chance.random() < 0.5]
         chance.shuffle(kept)
         return [one | {"DelaySeconds": chance.choice([0, 0, 1])} for one in kept][:10]
+
+
+def _queues() -> Any:
+    """The server's queues by their names."""
+    return sqs_backends["123456789012"]["us-east-1"].queues
 
 
 class MessageServer:
@@ -114,7 +131,7 @@ class MessageServer:
 
     def messages(self, url: str) -> list[Any]:
         """The messages of a queue as the server keeps them, hidden or not."""
-        return list(sqs_backends["123456789012"]["us-east-1"].queues[url.rpartition("/")[2]]._messages)
+        return list(_queues()[url.rpartition("/")[2]]._messages)
 
     def passes(self, url: str, seconds: float) -> None:
         """Let so much of the visibility of received messages pass."""
