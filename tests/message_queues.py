@@ -57,7 +57,7 @@ class Post:
             return self._app(environ, start_response)
 
     def _wait(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Wait for a message in place of the server, which would keep the others waiting; the request without a wait."""
+        """Wait for a message, because the server would keep the others waiting; the request without a wait."""
         until = time.monotonic() + fields.get("WaitTimeSeconds", 0)
         while time.monotonic() < until:
             with self._changing:
