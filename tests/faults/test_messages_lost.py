@@ -73,10 +73,12 @@ async def test_messages_lost_doubled_late_and_in_any_order_lose_no_task_and_doub
 ) -> None:
     witness(db)
     sqs.post.chance = random.Random(tasks)
+    # The more tasks wait, the more of the messages are for tasks whose first message is only late.
+    numbers = {**NUMBERS, "TENURE_DISPATCHER_REWAKE_MS": str(max(1_000, 10 * tasks))}
     async with network(tasks) as between:
         options = ("--dispatcher", between.url, "--sqs", queue)
         with (
-            dispatchers(dsn, between, TENURE_SQS_QUEUES=f"default={queue}", **NUMBERS) as some,
+            dispatchers(dsn, between, TENURE_SQS_QUEUES=f"default={queue}", **numbers) as some,
             Fleet(dsn, tmp_path, *options, **NUMBERS) as fleet,
         ):
             await asyncio.gather(some.begin(), some.begin())  # each with upkeep: two publishers, two reconcilers
