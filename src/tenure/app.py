@@ -372,6 +372,7 @@ class App(ScheduleVerbs):
         grace: float = 30.0,
         upkeep: bool = True,
         wakeups: bool = True,
+        sqs: str | None = None,
     ) -> None:
         """Run a worker until SIGTERM or Ctrl-C.
 
@@ -401,6 +402,7 @@ class App(ScheduleVerbs):
         grace: float = 30.0,
         upkeep: bool = True,
         wakeups: bool = True,
+        sqs: str | None = None,
     ) -> Worker:
         """Return a worker for this app's tasks, to run in your own event loop: `await worker.run()`.
 
@@ -412,11 +414,14 @@ class App(ScheduleVerbs):
         grace           seconds that running jobs get to end when the worker stops
         upkeep          False: run no upkeep beside it
         wakeups         False: do not listen for wake-ups, only poll
+        sqs             the address of a message queue that names its tasks; needs a dispatcher, excludes contracts
         """
         from tenure.worker import Worker
 
+        inbox = None if sqs is None else self._connections.inbox(sqs)
+
         async def source() -> JobClient:
-            client = await self._connections.open()
+            client = await self._connections.open(inbox=inbox)
             try:
                 await client.may_work()
                 await self._declare_as_worker(client, worker.name)
@@ -427,7 +432,7 @@ class App(ScheduleVerbs):
 
         async def service_source() -> JobClient:
             # One for heartbeats, one for the worker's row, five for upkeep's loops.
-            return await self._connections.open(connections=7, service=True)
+            return await self._connections.open(connections=7, service=True, inbox=inbox)
 
         async def run_upkeep(client: Any) -> None:
             from tenure.upkeep import Upkeep

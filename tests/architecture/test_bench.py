@@ -42,6 +42,16 @@ def test_the_bench_prints_only_rows_and_draws_a_chart(tmp_path: Path) -> None:
     assert "tenure" in [text.text for text in drawn.iter(f"{space}text")]
 
 
+@pytest.mark.prove
+def test_the_bench_of_wake_ups_measures_every_way_in_which_a_worker_learns_of_a_task() -> None:
+    command = [sys.executable, "-m", "bench.wakeup", "--tasks", "5", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["name"] for row in rows] == ["SQS (moto)", "long polling", "NOTIFY", "polling, 1 s"]
+    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in rows)
+
+
 def test_every_peer_is_pinned_and_has_an_adapter() -> None:
     for peer in (*SIX, *MORE):
         suffix = ".mjs" if peer.language == "node" else ".py"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tenure.worker import claim_loop, executor, heartbeat, job_runs, reports, running_job, watchdog
+from tenure.worker import claim_loop, executor, heartbeat, job_runs, receive_loop, reports, running_job, watchdog
 
 #: Where workers look at the clock.
-MODULES = (claim_loop, executor, heartbeat, job_runs, reports, running_job, watchdog)
+MODULES = (claim_loop, executor, heartbeat, job_runs, receive_loop, reports, running_job, watchdog)
 
 
 class MovedClock:

@@ -211,6 +211,9 @@ async def test_a_worker_that_begins_before_its_dispatcher_waits_for_it(
         ),
         (["--key", "tenure_x"], "E-BAD-INPUT: --key is shown"),
         (["--dispatcher", "localhost:9"], "E-BAD-INPUT: --dispatcher must be"),
+        (["--sqs", "http://localhost:9/1/q"], "E-BAD-INPUT: --sqs names tasks that a dispatcher has"),
+        (["--sqs", "localhost:9"], "E-BAD-INPUT: --sqs must be the address"),
+        (["--sqs", "http://q/1/q", "--contracts", "dispatcher"], "E-BAD-INPUT: --sqs and --contracts exclude"),
         (
             ["--until-idle", "--dispatcher", "http://127.0.0.1:9"],
             "E-CANNOT-CONNECT: the dispatcher at http://127.0.0.1:9 cannot be",

@@ -61,6 +61,8 @@ def test_a_claimed_task_has_the_documents_fields_and_values(http: Caller, db: Ha
         "attempt": 1,
         "lease_token": str(row["lease_token"]),
         "lease_expires_at": format_iso(row["lease_expires_at"]),
+        "lease_seconds": LEASE.total_seconds(),
+        "claims": 1,
         "task": {
             "task_id": task_id,
             "attempt": 1,
@@ -82,7 +84,8 @@ def test_a_claimed_task_has_the_documents_fields_and_values(http: Caller, db: Ha
 def test_task_claim_answers_with_the_lease_and_the_task_or_with_the_reason(http: Caller, db: Harness) -> None:
     task_id = http.enqueued("dispatcher", payload={"url": "x"}, queue="etl")
     answer = http.post("/internal/task-claim", {"task_id": task_id, "worker_id": "w7"})
-    assert set(answer) == {"status", "attempt", "lease_token", "lease_expires_at", "task"}
+    documented = {"status", "attempt", "lease_token", "lease_expires_at", "task"}
+    assert set(answer) == documented | {"claims", "lease_seconds"}
     assert (answer["status"], answer["attempt"]) == ("Claimed", 1)
     shown = task(db, task_id)
     assert (shown["worker_id"], str(shown["lease_token"])) == ("w7", answer["lease_token"])
@@ -391,3 +394,21 @@ async def test_a_late_completion_counts_until_the_lease_was_taken(http: Caller, 
     await store.reap("dispatcher")
     http.refused("/internal/task-complete", {**reaped, **done}, 409, "LEASE_CONFLICT")
     assert (emitted(db, late["task_id"]), emitted(db, reaped["task_id"])) == (EVENTS, [])
+
+
+def test_a_claim_answers_what_the_ordinary_routes_of_a_holder_need(http: Caller, db: Harness) -> None:
+    task_id = http.enqueued("dispatcher", payload={"n": 7})
+    body = {"task_id": task_id, "worker_id": "w1", "job": True}
+    answer = http.post("/internal/task-claim", body)
+    assert (answer["job"]["id"], answer["job"]["payload"], answer["job"]["claims"]) == (task_id, {"n": 7}, 1)
+    shown = {name: answer[name] for name in ("claims", "lease_token")}
+    http.post(f"/api/v1/jobs/{task_id}/checkpoint", {**shown, "value": {"page": 7}})
+    assert db.row(int(task_id))["checkpoint"] == {"page": 7}
+
+
+def test_a_failed_completion_may_have_all_facts(http: Caller, db: Harness) -> None:
+    shown = claimed(http, task_id := http.enqueued("dispatcher"))
+    error = {"message": "out of paper", "type": "PrinterError", "code": "E7", "stack": "line 1", "stage": "output"}
+    http.post("/internal/task-complete", {**shown, "status": "Failed", "error_message": "short", "error": error})
+    stored = db.row(int(task_id))["last_error"]
+    assert {name: stored[name] for name in error} == error

@@ -12,6 +12,7 @@ from tests.mutants import (
     in_http,
     in_integrations,
     in_lanes,
+    in_messages,
     in_model,
     in_move,
     in_python,
@@ -53,6 +54,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_schedules,
         in_unique,
         in_conformance,
+        in_messages,
     )
     for mutant in part.MUTANTS
 )

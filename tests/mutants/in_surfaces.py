@@ -56,8 +56,8 @@ MUTANTS = (
         "claimed-task-without-its-end",
         "The answer to a claim of a task leaves out when the lease ends",
         "http/routes/tasks.py",
-        '        "lease_expires_at": job.lease_expires_at,\n        "task"',
-        '        "task"',
+        'for name in ("claims", "lease_token", "lease_expires_at", "lease_seconds")',
+        'for name in ("claims", "lease_token", "lease_seconds")',
         ("http/test_tasks.py::test_a_claimed_task_has_the_documents_fields_and_values",),
     ),
     Mutant(

@@ -91,7 +91,7 @@ async def test_everything_goes_on_from_the_database_alone(
 async def test_killed_workers_task_is_queued_again_by_the_reconciler_with_a_fresh_pointer(
     app: App, dsn: str, store: Store, db: Harness, tmp_path: Path
 ) -> None:
-    """S1-59 but for the publishing, which needs SQS."""
+    """With real messages: `tests/faults/test_messages_lost.py`."""
     await store.outbox.publish({"default": "https://queue.example/1/default"})
     gate = tmp_path / "gate"
     ticket = await app._enqueue(program.hold.options(contract="dispatcher").call(str(gate)).job)

@@ -21,11 +21,12 @@ from tenure.client.own_contracts import require_registered
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, TenureError, require_extra
-from tenure.settings import Settings
+from tenure.settings import Settings, parse_queue_url
 
 if TYPE_CHECKING:
     from tenure.client.remote import RemoteClient
     from tenure.embedded import Cluster
+    from tenure.sqs.inbox import Inbox
 
     #: Both have the same verbs.
     JobClient = DirectClient | RemoteClient
@@ -126,13 +127,35 @@ class Connections:
                 register(url, {**BUILT_IN, **self._contracts})
                 self._registered_in = url
 
-    async def open(self, connections: int = 4, *, service: bool = False) -> JobClient:
-        """A client for the caller alone, who closes it. `service`: one connection is kept for heartbeats."""
+    def inbox(self, url: str) -> Inbox:
+        """The inbox of a worker that this message queue wakes."""
+        url = parse_queue_url("sqs", url)
+        if not self.is_remote:
+            raise BadInput(
+                "a worker that a message queue wakes claims its tasks through a dispatcher. "
+                "Next: give --dispatcher, or App(dispatcher_url=…)"
+            )
+        require_extra("sqs", "a worker that SQS wakes", "aiobotocore")
+        from tenure.sqs.inbox import Inbox
+
+        return Inbox(url)
+
+    async def open(self, connections: int = 4, *, service: bool = False, inbox: Inbox | None = None) -> JobClient:
+        """A client for the caller alone, who closes it. `service`: one connection is kept for heartbeats.
+
+        `inbox`: the messages of a worker that a message queue wakes.
+        """
         settings = self._settings
         if self.is_remote and settings.dispatcher_url is not None:
             require_extra("dispatcher", "a dispatcher's client", "httpx2")
             from tenure.client.remote import RemoteClient
 
+            if inbox is not None:
+                from tenure.client.sqs_source import SqsSource
+
+                source = SqsSource(settings.dispatcher_url, settings.key, inbox, max_bytes=settings.max_payload_bytes)
+                await source.open()
+                return await self._checked(source)
             remote = RemoteClient(settings.dispatcher_url, settings.key, max_bytes=settings.max_payload_bytes)
             return await self._checked(remote)
         from tenure.postgres.connect import CALL_TIMEOUT_MS

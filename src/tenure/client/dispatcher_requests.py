@@ -16,7 +16,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 
@@ -75,16 +75,20 @@ class DispatcherRequests:
         *,
         about: int | None = None,
         params: Mapping[str, str] | None = None,
+        key: UUID | None = None,
         wait_s: float = 0.0,
         traced: bool = False,
     ) -> T:
         """Send a request; returns what `read` makes of the response body, or raises its error, `about` this job.
 
-        `wait_s`: seconds that the dispatcher may wait. `traced`: the request carries the trace of the running handler.
+        `key`: the Idempotency-Key. `wait_s`: seconds that the dispatcher may wait. `traced`: the request carries the
+        trace of the running handler.
         """
         headers = {"X-Request-Id": uuid4().hex}
         if body is not None:
             headers["Content-Type"] = "application/json"
+        if key is not None:
+            headers["Idempotency-Key"] = str(key)
         if traced and (running := current.get()) is not None:
             headers |= {name: value for name, value in running.headers().items() if _fits_header(value)}
         try:

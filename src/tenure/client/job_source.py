@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from tenure.contracts.declaration import Contract
@@ -12,6 +12,10 @@ from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Held, Job
 from tenure.jobs.live_worker import LiveWorker
 from tenure.jobs.outcome import Effect
+
+if TYPE_CHECKING:
+    from tenure.sqs.inbox import Inbox, KeptMessage
+    from tenure.sqs.message_queue import Message
 
 
 class JobSource(Protocol):
@@ -64,3 +68,28 @@ class JobSource(Protocol):
 
     async def close(self) -> None:
         """Wait until every call is answered, then close the connections."""
+
+
+@runtime_checkable
+class MessageSource(JobSource, Protocol):
+    """The calls of a worker that a message queue wakes; it claims the tasks that the messages name."""
+
+    inbox: Inbox
+
+    def read_visibility(self) -> Coroutine[Any, Any, int]:
+        """For how many seconds the queue hides a message that was received; the inbox knows it from now on."""
+
+    def receive(self, limit: int, wait_s: int) -> Coroutine[Any, Any, list[Message]]:
+        """Receive messages, waiting for the first."""
+
+    async def keep(self, kept: KeptMessage) -> None:
+        """Hide a message for the queue's visibility from now on."""
+
+    def give_back(self, message: Message) -> None:
+        """Make a message visible again at once; in the background."""
+
+    def delete(self, message: Message) -> None:
+        """Delete a message; in the background."""
+
+    async def claim_task(self, kept: KeptMessage, worker: LiveWorker) -> Job | str:
+        """Claim a task by its id: the job, or why it cannot be claimed; repeated while it is not answered."""

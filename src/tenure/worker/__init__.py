@@ -22,6 +22,7 @@ the rest is handed back.
 
     worker.py          connect, run, stop                  running_job.py   one held job
     claim_loop.py      claims                              shared_parts.py  what the parts share; free slots
+    receive_loop.py    claims of tasks that messages name  (in place of claims, with a message queue)
     job_runs.py        the held jobs, and their tasks      executor.py      where a handler runs
     handler.py         the call of a handler               context_port.py  calls of a handler's context
     reports.py         outcomes and lost answers           failure_log.py   log records of failed attempts

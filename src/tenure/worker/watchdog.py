@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from tenure.client.job_source import JobSource
 from tenure.jobs.job import Job
 from tenure.worker.claim_loop import ClaimLoop
+from tenure.worker.receive_loop import ReceiveLoop
 from tenure.worker.reports import hand_back
 from tenure.worker.running_job import TICK_S, RunningJob
 from tenure.worker.shared_parts import SharedParts
@@ -44,7 +45,7 @@ _HAND_BACK_S = 5.0
 class Watchdog:
     """Watches the event loop in which it is made, for the jobs that the heartbeat loop holds and for claims."""
 
-    def __init__(self, parts: SharedParts, claim_loop: ClaimLoop) -> None:
+    def __init__(self, parts: SharedParts, claim_loop: ClaimLoop | ReceiveLoop) -> None:
         self._heartbeats, self._counts = parts.heartbeats, parts.slots.counts
         self._claim_loop = claim_loop
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from tenure import __version__
-from tenure.client.job_source import JobSource
+from tenure.client.job_source import JobSource, MessageSource
 from tenure.client.retry import wait_until_available
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput
@@ -25,6 +25,7 @@ from tenure.worker.claim_loop import ClaimLoop
 from tenure.worker.heartbeat import HeartbeatLoop
 from tenure.worker.job_runs import JobRuns
 from tenure.worker.presence import Presence
+from tenure.worker.receive_loop import WAIT_S, WAIT_UNTIL_IDLE_S, ReceiveLoop
 from tenure.worker.reports import call_hook, name_some
 from tenure.worker.running_job import RunningJob
 from tenure.worker.service_thread import Service, ServiceThread
@@ -103,7 +104,7 @@ class Worker:
         self._service = ServiceThread(open_service_source or open_source)
         self._presence: Presence | None = None
         self._connecting: asyncio.Task[Any] | None = None
-        self._claim_loop: ClaimLoop | None = None
+        self._claim_loop: ClaimLoop | ReceiveLoop | None = None
         self._runs: JobRuns | None = None
         self._source: JobSource | None = None
         self._signals = SignalRepeats()
@@ -154,11 +155,19 @@ class Worker:
         )  # fmt: skip
         parts = SharedParts(source, live_worker, contracts, self.tasks, self._middleware, self._slots, self._heartbeats)
         self._runs = runs = JobRuns(parts, on_ended=(lambda: claim_loop.poll_soon()) if until_idle else None)
-        claim_loop = ClaimLoop(parts, self._poll_s, runs.start)
+        services = list(self._services)
+        claim_loop: ClaimLoop | ReceiveLoop
+        if isinstance(source, MessageSource):
+            if self._only_contracts is not None:
+                raise BadInput("a message may name a task of any contract. Next: leave out contracts, or sqs")
+            claim_loop = ReceiveLoop(parts, source, runs.start, WAIT_UNTIL_IDLE_S if until_idle else WAIT_S)
+            services.append(claim_loop.keep_messages)
+        else:
+            claim_loop = ClaimLoop(parts, self._poll_s, runs.start)
         self._claim_loop, claim_loop.stopping = claim_loop, self.stopping
         presence = self._presence = Presence(parts)
         watchdog = Watchdog(parts, claim_loop)
-        services = [self._heartbeats.run, watchdog.run, presence.run, *self._services]
+        services = [self._heartbeats.run, watchdog.run, presence.run, *services]
         await self._service.start(services, lambda: self.stopping)  # no claim before heartbeats can be sent
         _log.info("%s works on %s, %d at a time", self.name, ", ".join(self.queues), self._slots.concurrency)
         # A task of its own: when this worker is cancelled, a claim under way still gets its jobs and hands them back.
@@ -242,7 +251,9 @@ class Worker:
             _log.warning("%s hands back %d jobs that did not end in time", self.name, len(unfinished))
             await runs.reports.hand_back(unfinished)
 
-    async def _end_at_once(self, runs: JobRuns, claim_loop: ClaimLoop, claiming: asyncio.Task[None]) -> None:
+    async def _end_at_once(
+        self, runs: JobRuns, claim_loop: ClaimLoop | ReceiveLoop, claiming: asyncio.Task[None]
+    ) -> None:
         """End because this worker was cancelled or failed; jobs that a claim wins meanwhile are handed back."""
         self.stopping = claim_loop.stopping = runs.is_ending = True
         self._slots.changed.set()

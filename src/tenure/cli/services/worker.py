@@ -10,7 +10,7 @@ import typer
 from tenure.cli.import_target import import_target
 from tenure.cli.options import DatabaseUrl, LogFormat, LogLevel, set_up_logging
 from tenure.errors import BadInput
-from tenure.settings import Settings, parse_api_key, parse_dispatcher_url
+from tenure.settings import Settings, parse_api_key, parse_dispatcher_url, parse_queue_url
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -28,6 +28,9 @@ _Poll = Annotated[float, typer.Option("--poll", min=0.01, max=3_600, help="Secon
 _Grace = Annotated[float, typer.Option("--grace", min=0, help="Seconds that running jobs get to end after SIGTERM.")]
 _Dispatcher = Annotated[
     str | None, typer.Option("--dispatcher", help="Use this dispatcher, no database; default: TENURE_DISPATCHER_URL.")
+]
+_Sqs = Annotated[
+    str | None, typer.Option("--sqs", help="Receive tasks from this SQS queue and claim them from the dispatcher.")
 ]
 _Key = Annotated[str | None, typer.Option("--key", help="The API key for the dispatcher; TENURE_KEY hides it from ps.")]
 
@@ -47,12 +50,14 @@ def worker(
     database_url: DatabaseUrl = None,
     dispatcher: _Dispatcher = None,
     key: _Key = None,
+    sqs: _Sqs = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = None,
 ) -> None:
     """Run the tasks of an application until SIGTERM or Ctrl-C; a second signal ends it at once."""
     set_up_logging(log_level, log_format)
     _set_environment(database_url, dispatcher, key)
+    _check_sqs(sqs, contracts)
     app = import_app(application)
     if (url := Settings.load().dispatcher_url) is not None and app.settings.dispatcher_url != url:
         raise BadInput(
@@ -67,7 +72,7 @@ def worker(
         raise typer.Exit(run_processes(processes, name, until_idle=until_idle))
     app.run_worker(
         queues=_split(queues), contracts=_split(contracts), concurrency=concurrency, name=name, poll=poll, grace=grace,
-        upkeep=upkeep, wakeups=wakeups, until_idle=until_idle,
+        upkeep=upkeep, wakeups=wakeups, sqs=sqs, until_idle=until_idle,
     )  # fmt: skip
 
 
@@ -82,6 +87,17 @@ def _set_environment(database_url: str | None, dispatcher: str | None, key: str 
     os.environ.update({name: value for name, value in options.items() if value})
     if database_url:
         os.environ.pop("TENURE_DISPATCHER_URL", None)
+
+
+def _check_sqs(sqs: str | None, contracts: str | None) -> None:
+    """Refuse a message queue that this worker cannot use, before it connects or starts processes."""
+    if sqs is None:
+        return
+    parse_queue_url("--sqs", sqs)
+    if contracts is not None:
+        raise BadInput("--sqs and --contracts exclude each other: a message may name a task of any contract")
+    if Settings.load().dispatcher_url is None:
+        raise BadInput("--sqs names tasks that a dispatcher has. Next: give --dispatcher too")
 
 
 def import_app(application: str) -> App:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field, RootModel, StrictStr
+from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr
 
 from tenure.contracts.declaration import HELD
 from tenure.errors import (
@@ -24,9 +24,12 @@ from tenure.errors import (
     Refused,
     StaleLease,
 )
+from tenure.http import response
 from tenure.http.application import ApiRequest, parse_job_id
 from tenure.http.models import fields
 from tenure.http.models.fields import MAX_ITEMS, RequestBody, described, optional
+from tenure.http.routes.holding import FailureFacts
+from tenure.http.routes.jobs import Job as WholeJob
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Held, Job
 from tenure.jobs.live_worker import LiveWorker
@@ -40,6 +43,7 @@ class TaskClaim(RequestBody):
     task_id: Annotated[StrictStr, Field(min_length=1, max_length=100)] = described("The task's id.", examples=["42"])
     worker_id: fields.WorkerId
     types: fields.Types | None = optional("The types of tasks that this worker knows; default any.")
+    job: StrictBool = described("Whether to answer the whole job too; default false.", default=False)
 
 
 class TaskJob(BaseModel):
@@ -73,7 +77,10 @@ class Claimed(BaseModel):
     attempt: fields.Counter
     lease_token: fields.LeaseToken
     lease_expires_at: datetime = described("When the lease ends, by the database's clock.")
+    lease_seconds: float | None = described("Seconds from the claim to the lease's end.", examples=[120.0])
+    claims: fields.Claims
     task: Task = described("What to do.")
+    job: WholeJob | None = optional("The whole job, if the request asked for it.")
 
 
 class NotClaimed(BaseModel):
@@ -114,6 +121,7 @@ class TaskComplete(TaskHeartbeat):
         "Events to store with it; default none."
     )
     error_message: Annotated[StrictStr, Field(max_length=8_000)] | None = optional("With Failed: what went wrong.")
+    error: FailureFacts | None = optional("With Failed: what went wrong, in full; then without error_message.")
 
 
 class TaskCompleted(BaseModel):
@@ -141,13 +149,11 @@ async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any]:
     calls.remember_attempt(job)
     worker = LiveWorker(body.worker_id, (job.queue,), (job.contract,), tuple(body.types or (job.type,)))
     calls.presence.record(worker, unbound=False)
-    return {
-        "status": "Claimed",
-        "attempt": job.counter,
-        "lease_token": str(job.lease_token),
-        "lease_expires_at": job.lease_expires_at,
-        "task": _task(job),
-    }
+    claimed = response.claim(job, await calls.store.contract(job.contract, job.version))
+    answer = {name: claimed[name] for name in ("claims", "lease_token", "lease_expires_at", "lease_seconds")}
+    if body.job:
+        answer["job"] = claimed["job"]
+    return {"status": "Claimed", "attempt": job.counter, **answer, "task": _task(job)}
 
 
 async def task_heartbeat(request: ApiRequest, body: TaskHeartbeat) -> dict[str, Any]:
@@ -167,7 +173,7 @@ async def task_complete(request: ApiRequest, body: TaskComplete) -> dict[str, An
         held,
         key=f"task-complete:{held.claims}",
         result=body.outputs if body.status == "Completed" else None,
-        failure=Failure(body.error_message or "the task failed", "TaskFailed") if body.status == "Failed" else None,
+        failure=_failure(body) if body.status == "Failed" else None,
         events=body.events or (),
     )
     try:
@@ -176,6 +182,13 @@ async def task_complete(request: ApiRequest, body: TaskComplete) -> dict[str, An
         why = f"attempt {body.attempt} of task {body.task_id} was completed otherwise already; nothing was stored"
         raise Refused(held.id, why, code=conflict.code) from None
     return {"status": moved.state, "next_retry_at": moved.due_at if moved.will_retry else None}
+
+
+def _failure(body: TaskComplete) -> Failure:
+    """What went wrong: the facts, else the message alone."""
+    if body.error is not None:
+        return body.error.failure()
+    return Failure(body.error_message or "the task failed", "TaskFailed")
 
 
 def _lease_token(header: str | None) -> UUID | None:

@@ -1,0 +1,85 @@
+"""Bugs in what a worker does with messages."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_LOOP = "worker/test_receive_loop.py::test_"
+_TASKS = "worker/test_received_tasks.py::test_"
+_INBOX = "sqs/test_inbox.py::test_"
+_NO_CLAIM = f"{_LOOP}no_handler_runs_without_a_claim_and_only_messages_that_nobody_needs_are_deleted"
+
+MUTANTS = (
+    Mutant(
+        "message-deleted-for-any-reason",
+        "A message is deleted although its task may be claimed later",
+        "worker/receive_loop.py",
+        "        if reason in _DELETED:\n",
+        "        if reason:\n",
+        (f"{_NO_CLAIM}[AlreadyRunning-False]",),
+    ),
+    Mutant(
+        "message-kept-after-completion",
+        "The message of a completed task stays in the queue",
+        "client/sqs_source.py",
+        "                elif message is not None:\n",
+        '                elif message is not None and answer.role == "ready":\n',
+        (f"{_LOOP}until_idle_ends_when_no_message_is_left",),
+    ),
+    Mutant(
+        "claimed-without-a-key",
+        "A claim whose answer was lost is repeated without its key",
+        "client/sqs_source.py",
+        "body, read, key=kept.token)",
+        "body, read, key=None)",
+        (f"{_NO_CLAIM}[reset]",),
+    ),
+    Mutant(
+        "received-beyond-the-slots",
+        "A worker takes more messages than it can start tasks",
+        "worker/receive_loop.py",
+        "            free = (1 if self._claims_fail else self._slots.free) - len(self._claiming)\n",
+        "            free = 10\n",
+        (f"{_LOOP}a_worker_takes_only_the_messages_that_it_can_start_at_once",),
+    ),
+    Mutant(
+        "message-hidden-by-a-stopped-worker",
+        "A message that comes while the worker stops stays hidden",
+        "worker/receive_loop.py",
+        "                self._source.give_back(message)\n",
+        "                pass\n",
+        (f"{_LOOP}a_message_that_comes_while_the_worker_stops_is_visible_again_at_once",),
+    ),
+    Mutant(
+        "message-kept-at-its-end",
+        "A message is kept hidden only when its visibility is over",
+        "sqs/inbox.py",
+        "        return sent_at + self.extension_s / 2\n",
+        "        return sent_at + self.extension_s\n",
+        (f"{_INBOX}a_message_is_kept_twice_per_visibility_while_its_task_is_claimed_or_held",),
+    ),
+    Mutant(
+        "message-of-a-lost-lease-kept",
+        "A worker keeps hidden the message of a task that it has lost",
+        "sqs/inbox.py",
+        "            elif kept.keep_at <= now and holds.get(kept.token, True):\n",
+        "            elif kept.keep_at <= now:\n",
+        (f"{_INBOX}a_message_whose_lease_is_lost_is_kept_no_longer_and_not_forgotten_before_its_task_is",),
+    ),
+    Mutant(
+        "message-forgotten-while-its-task-starts",
+        "A message is forgotten when its task starts during the look at the held ones",
+        "sqs/inbox.py",
+        "            if is_claimed and kept.token not in holds:\n",
+        "            if kept.is_claimed and kept.token not in holds:\n",
+        (f"{_INBOX}a_task_that_starts_while_the_held_ones_are_read_keeps_its_message",),
+    ),
+    Mutant(
+        "failure-reported-by-its-message-alone",
+        "The completion of a failed attempt loses the type and the stack of its error",
+        "client/sqs_source.py",
+        '            request["error"] = dict(call.failure.facts())\n',
+        "",
+        (f"{_TASKS}failures_and_cancels_are_reported_and_their_messages_deleted",),
+    ),
+)
