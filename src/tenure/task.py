@@ -99,6 +99,8 @@ class Task(Generic[P, R]):
     #: The name of the parameter that takes the context, or None.
     takes_context: str | None = field(init=False)
     is_async: bool = field(init=False)
+    #: The task's contract, if people decide under it: then its jobs run under no other one. None: any contract.
+    decided_by: str | None = field(init=False)
     #: Node → the function that compensates its effect.
     undo: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
@@ -108,6 +110,8 @@ class Task(Generic[P, R]):
         signature = Signature(self.function, [takes] if takes else [], name=self.name, not_results=(Snooze, Cancel))
         object.__setattr__(self, "signature", signature)
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+        contract = self.app.contracts.get(self.given.contract)
+        object.__setattr__(self, "decided_by", contract.name if contract and contract.decisions else None)
         if self.isolation == "process" and self.home is None:
             raise BadInput(
                 f"task {self.name} has isolation='process', so another process must import it by its name, but it is "
@@ -195,6 +199,11 @@ class Task(Generic[P, R]):
             changed.pop(part, None)
         if timeout is not None:
             check_timeout(timeout)
+        if contract is not None and self.decided_by not in (None, contract):
+            raise BadInput(
+                f"task {self.name} runs only under contract {self.decided_by}, where people decide, and not under "
+                f"{contract!r}. Next: leave contract out"
+            )
         if (unique, unique_by, on_conflict) != (None, None, None):
             changed["unique"] = changed_rule(self.given.unique, unique, unique_by, on_conflict)
         other = copy(self)  # `replace` would inspect the function's signature again

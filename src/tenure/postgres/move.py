@@ -367,4 +367,10 @@ def to_refusal(
 def invalid(batch: Batch, job_id: int, state: str) -> InvalidTransition:
     """The refusal of a move that the contract does not have from this state, with the contract's own code."""
     contract = batch.bound.contract
-    return InvalidTransition(job_id, batch.verb, state, contract=contract.name, code=contract.invalid_transition)
+    verb = batch.verb
+    if verb == "transition" and batch.extra is not None:
+        verb = f"path to {batch.extra['target']}"
+        paths = [path for path in contract.paths if path.trigger in contract.requestable and state in path.sources]
+        if ends := sorted({path.hops[0].state for path in paths}):
+            verb += f" (there are paths to {', '.join(ends)})"
+    return InvalidTransition(job_id, verb, state, contract=contract.name, code=contract.invalid_transition)

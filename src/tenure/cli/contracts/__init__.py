@@ -93,5 +93,8 @@ def diff(
         *(f"adds: {change}" for change in added),
         *(f"alters: {change}" for change in altered),
     ]
+    if (old.name, old.version) == (new.name, new.version) and old.digest() != new.digest():
+        lost.append("nothing, but both have the same version")
+        lines.append(f"version {new.version} cannot be registered twice. Next: give the changed contract a new version")
     data = {**ends, "additive": not lost, "takes_away": lost, "adds": added, "alters": altered}
     return Output(data, lines, failed=bool(lost))
