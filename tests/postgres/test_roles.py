@@ -19,6 +19,7 @@ from tenure.jobs.job import Failure, Job, NewJob
 from tenure.jobs.job_type import JobType
 from tenure.jobs.live_worker import LiveWorker
 from tenure.jobs.outcome import Moved
+from tenure.jobs.unique import Unique
 from tenure.postgres.migrate import Migration, MigrationReport, migrate, migrations
 from tenure.postgres.store import Store
 from tenure.proof import audit
@@ -350,6 +351,18 @@ async def test_what_a_later_release_replaces_keeps_its_readers_and_its_owner(
         with psycopg.connect(person, autocommit=True) as looking:
             assert looking.execute("select count(*) from tenure_standard.jobs").fetchall() == [(0,)]
     assert strangers(db) == []
+
+
+async def test_a_database_that_an_earlier_release_granted_needs_no_new_grants(login: Login, db: Harness) -> None:
+    for table in ("published_queue", "unique_job"):
+        db.sql(f"revoke insert, update, delete on tenure.{table} from tenure_app")
+    db.sql("revoke execute on function tenure.enqueue from tenure_app")
+    db.sql(next(migration.sql for migration in migrations() if migration.name == "0006_rights"))
+    async with Store.open(login("tenure_app")) as app:
+        await app.outbox.publish({"default": "https://queue.example/1/default"})
+        await app.enqueue(NewJob("t", unique=Unique("waiting")))
+    with psycopg.connect(login("tenure_app"), autocommit=True) as caller:
+        assert caller.execute("select tenure.enqueue('t')").fetchone() is not None
 
 
 async def test_what_a_later_migration_makes_the_app_may_use_without_new_grants(

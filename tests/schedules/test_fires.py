@@ -6,10 +6,13 @@ import logging
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from tenure.errors import BadInput, ScheduleConflict, ScheduleNotFound
 from tenure.jobs.job import NewJob
+from tenure.jobs.unique import Unique
+from tenure.postgres.callers_transaction import CallersTransaction
 from tenure.postgres.store import Store
 from tenure.schedules.declaration import Schedule
 from tests.harness import Harness
@@ -169,6 +172,24 @@ async def test_a_refused_job_is_a_failed_fire_and_stops_no_other(
     (said,) = [record.getMessage() for record in caplog.records if record.name == "tenure.upkeep"]
     assert said.startswith("schedule shop/bad: no job for its fire time")
     assert (await store.schedules.fire_due()).jobs == 0, "it waits for its next time"
+
+
+async def test_a_schedule_whose_job_waits_for_a_callers_transaction_holds_up_no_other(
+    store: Store, rows: Rows, db: Harness, dsn: str
+) -> None:
+    unique = Unique("waiting")
+    await store.schedules.declare(
+        [schedule("stuck", NewJob("report", unique=unique)), schedule("good"), schedule()], application="shop", by="w1"
+    )
+    async with await psycopg.AsyncConnection.connect(dsn) as caller:
+        transaction = CallersTransaction(store._engine.registry, 1_000_000, wake=False)
+        await transaction.run_async(caller, transaction.enqueue([NewJob("report", unique=unique)]), "enqueue_in")
+        rows.due()
+        done = await store.schedules.fire_due()
+        assert done.jobs == 2
+        assert [trouble.split(":")[0] for trouble in done.troubles] == [f"schedule {rows.one('stuck')['id']}"]
+        await caller.rollback()
+    assert (await store.schedules.fire_due()).jobs == 1, "the next look tries it again"
 
 
 async def test_a_schedule_that_cannot_be_decided_stops_no_other(store: Store, rows: Rows, db: Harness) -> None:

@@ -35,6 +35,8 @@ _log = logging.getLogger("tenure.upkeep")
 
 #: How many due schedules are read at once.
 _PAGE = 1_000
+#: A schedule waits at most this long for a lock; the next look tries it again.
+_LOCK_WAIT_MS = 200
 _LONGEST_REASON = 1_000
 
 
@@ -94,6 +96,8 @@ class ScheduleFireVerbs(EngineUser):
 
     def _fire_due(self, schedule_id: int) -> Plan[_Fired]:
         """Decide about the due fire times of a schedule, unless another process does."""
+        # A caller's open transaction may hold a key or scope of the job: the other schedules do not wait for it.
+        yield statement("limit_lock_wait", {"ms": _LOCK_WAIT_MS})
         rows: list[Row] = yield statement("lock_due_schedule", {"id": schedule_id})
         if not rows:
             return _Fired("", (), ())

@@ -92,8 +92,8 @@ def arguments(task: Task[..., Any], job: Job) -> tuple[list[Any], dict[str, Any]
     """The arguments in a job's payload; raises ValidationError, with reason `parse_error` where it cannot be read."""
     if task.decided_by is not None and job.contract != task.decided_by:
         raise PermanentError(
-            f"task {task.name!r} runs only under contract {task.decided_by}, where people decide, and this job is under "
-            f"{job.contract}. Next: enqueue it again with contract={task.decided_by!r}"
+            f"task {task.name!r} runs only under contract {task.decided_by}, where people decide, and this job is under"
+            f" {job.contract}. Next: enqueue it again with contract={task.decided_by!r}"
         )
     try:
         payload = job.payload
