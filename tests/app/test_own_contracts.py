@@ -189,3 +189,30 @@ def test_an_old_release_of_the_code_does_not_take_columns_from_the_views(dsn: st
     assert migrate(dsn, {**BUILT_IN, "purchase": PURCHASE}).rebuilt == []
     ((events,),) = [row.values() for row in db.sql("select pg_get_viewdef('tenure_purchase.events'::regclass)")]
     assert "'hold'" in events
+
+
+async def test_a_task_that_people_decide_about_runs_under_no_other_contract(
+    dsn: str, store: Store, db: Harness
+) -> None:
+    register(dsn, PURCHASE)
+    async with shop(dsn) as app:
+        around = await store.enqueue(NewJob("buy", {"what": "a yacht"}))
+        await app.worker().run(until_idle=True, handle_signals=False)
+        with pytest.raises(BadInput, match="runs only under contract purchase, where people decide, and not under 'st"):
+            app.tasks["buy"].options(contract="standard")
+        with pytest.raises(
+            JobFailed, match=r"runs only under contract purchase.*Next: enqueue it again with contract="
+        ):
+            await app.result(around.job_id)
+    assert db.value("select claims from tenure.job_done where id = %s", around.job_id) == 1
+
+
+async def test_a_refused_decision_names_the_paths_that_there_are(dsn: str) -> None:
+    register(dsn, PURCHASE)
+    async with shop(dsn) as app:
+        ticket = await app.tasks["buy"].enqueue("a desk")
+        with pytest.raises(
+            InvalidTransition,
+            match=r"is draft, and contract purchase has no path to approved \(there are paths to rejected, waiting",
+        ):
+            await app.transition(ticket, "approved", actor="ada")
