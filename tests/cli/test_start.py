@@ -79,9 +79,10 @@ def test_a_shell_completes_commands_and_options(words: str, expected: list[str])
 
 def test_every_line_of_the_help_is_shown_in_full(at_once: Callable[..., tuple[int, str, str]]) -> None:
     _, printed, _ = at_once("--help")
-    for table in (COMMANDS, GROUPS):
-        for name, (line, _) in table.items():
-            assert f"  {name:<9}  {line}\n" in printed
+    lines = {name: line for table in (COMMANDS, GROUPS) for name, (line, _) in table.items()}
+    width = max(map(len, lines))
+    for name, line in lines.items():
+        assert f"  {name:<{width}}  {line}\n" in printed
 
 
 @pytest.mark.parametrize("arguments", [["jbs"], ["jobs", "lst"]], ids=" ".join)

@@ -308,7 +308,7 @@ def nap() -> None:
 
 
 #: Commands that look at no database, or bring one of their own.
-ELSEWHERE = {"openapi", "demo", "dev", "contracts diagram", "contracts diff", "contracts verify"}
+ELSEWHERE = {"openapi", "demo", "dev", "contracts diagram", "contracts diff", "contracts verify", "conformance"}
 
 
 def commands() -> set[str]:
