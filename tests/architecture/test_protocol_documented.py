@@ -20,7 +20,7 @@ _TABLE = re.compile(
 DOCUMENT = openapi_document(ROUTES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 TABLES = {name: (kind, rows) for kind, name, rows in _TABLE.findall(PAGE)}
-#: Routes of workers that the page leaves to the reference: hints for pollers, options of types, recorded effects, schedules.
+#: Routes of workers that the page leaves to the reference: hints for pollers, options of types, effects, schedules.
 _ELSEWHERE = {
     "/api/v1/due", "/api/v1/wakeups", "/api/v1/types", "/api/v1/jobs/{job_id}/effects", "/api/v1/schedules",
 }  # fmt: skip
