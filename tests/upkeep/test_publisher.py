@@ -36,9 +36,9 @@ def url(sqs: MessageServer) -> str:
 
 
 @asynccontextmanager
-async def publisher_of(store: Store, **urls: str) -> AsyncIterator[Publisher]:
+async def publisher_of(store: Store, *, round_s: float = 60.0, **urls: str) -> AsyncIterator[Publisher]:
     """A publisher whose queues are registered; the test runs its rounds."""
-    publisher = Publisher(store, urls, rewake_ms=REWAKE_MS)
+    publisher = Publisher(store, urls, rewake_ms=REWAKE_MS, round_s=round_s)
     async with publisher.connected():
         await publisher.register()
         yield publisher
@@ -139,6 +139,56 @@ async def test_a_queue_that_does_not_answer_is_tried_again_and_holds_up_no_other
         assert sqs.tasks(missing) == [lost]
         assert await store.outbox.list() == []
     sqs.client.delete_queue(QueueUrl=missing)
+
+
+@asynccontextmanager
+async def silent_queue() -> AsyncIterator[str]:
+    """The address of a queue whose server accepts connections and never answers."""
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/123456789012/silent"
+    finally:
+        for writer in writers:
+            writer.close()
+        server.close()
+
+
+async def test_rounds_go_on_with_the_other_queues_while_one_does_not_answer(
+    store: Store, sqs: MessageServer, url: str
+) -> None:
+    async with silent_queue() as silent, publisher_of(store, round_s=0.5, default=url, mail=silent) as publisher:
+        await make(store, 150, queue="mail")
+        for _ in range(2):
+            (job_id,) = await make(store)
+            found: list[int] = []
+            async with asyncio.timeout(20):  # the silent queue keeps its calls for longer
+                while not found:
+                    await publisher.publish()
+                    found = sqs.tasks(url)
+            assert found == [job_id]
+        assert [queue.due for queue in await store.outbox.queues()] == [0, 150]
+
+
+async def test_a_queue_that_takes_nothing_is_left_for_the_round_after_one_batch(
+    store: Store, db: Harness, sqs: MessageServer
+) -> None:
+    async with publisher_of(store, mail=f"{sqs.address}/123456789012/missing") as publisher:
+        await make(store, 250, queue="mail")
+        await publisher.publish()
+    assert db.value("select count(*) from tenure.outbox where tries > 0") == 100
+
+
+async def test_a_round_ends_while_more_wake_ups_of_a_queue_become_due(
+    store: Store, sqs: MessageServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.upkeep.publisher._BATCH", 2)
+    monkeypatch.setattr("tenure.upkeep.publisher._BATCHES", 3)
+    async with publisher_of(store, default=url) as publisher:
+        await make(store, 8)
+        assert (await publisher.publish()).did == 6
+        await publisher.wait(3_600)  # no wait before the next round
+        assert (await publisher.publish()).did == 2
 
 
 @pytest.mark.req("S1-71")
