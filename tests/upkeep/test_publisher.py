@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -236,6 +237,28 @@ async def test_tasks_from_before_the_queue_was_published_are_woken_too(
         await publisher.register()
         await publisher.publish()
     assert sorted(sqs.tasks(url)) == ids[1:]
+
+
+async def test_a_task_that_was_not_to_be_seen_when_its_queue_was_published_is_woken_later(
+    store: Store, db: Harness, sqs: MessageServer, url: str
+) -> None:
+    async with publisher_of(store, default=url) as publisher:
+        (woken,), (unseen,) = await make(store), await make(store)
+        db.sql("delete from tenure.outbox where job_id = %s", unseen)
+        await publisher.register()
+        await publisher.publish()
+        assert sqs.tasks(url) == [woken]
+        soon = db.value("select fill_again_at - added_at from tenure.published_queue")
+        assert soon < timedelta(minutes=6)
+        db.sql("update tenure.published_queue set fill_again_at = clock_timestamp()")
+        await publisher.register()
+        await publisher.publish()
+        assert sqs.tasks(url) == [unseen], "and no second message for the other one"
+        db.sql("delete from tenure.outbox")
+        await publisher.register()
+        assert (await publisher.publish()).did == 0, "not before an hour is over"
+        later = db.value("select fill_again_at - seen_at from tenure.published_queue")
+        assert timedelta(minutes=59) < later <= timedelta(hours=1)
 
 
 async def test_a_task_that_is_moved_to_a_published_queue_is_woken_there(

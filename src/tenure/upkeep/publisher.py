@@ -1,6 +1,6 @@
 """The publisher: sends the wake-ups of the outbox to message queues, in any number of processes at once.
 
-    register ─▶ which queues are published (every minute), and wake-ups for jobs from before
+    register ─▶ which queues are published (every minute), and wake-ups for jobs that have none
     publish  ─▶ take due wake-ups ─▶ send ─▶ mark published, or mark failed; a NOTIFY of new jobs starts it at once
     renew    ─▶ a new wake-up for each job that still waits long after its last one
 
@@ -86,7 +86,7 @@ class Publisher:
         self._woken.clear()
 
     async def register(self) -> Report:
-        """Publish these queues from now on, and write wake-ups for jobs from before."""
+        """Publish these queues from now on, and write wake-ups for jobs that have none (at first and every hour)."""
         new = await self._outbox.publish(self._urls)
         while await self._outbox.fill():
             self._woken.set()
