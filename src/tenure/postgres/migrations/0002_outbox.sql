@@ -22,6 +22,8 @@ alter table tenure.outbox
     add column last_error text,
     add column check_at   timestamptz; -- when to look whether the published wake-up was lost; NULL: not again
 
+drop index tenure.outbox_pending;
+create index outbox_pending on tenure.outbox (queue, publish_at, id) where published_at is null;
 create index outbox_check on tenure.outbox (check_at) where check_at is not null;
-create index outbox_published on tenure.outbox (published_at) where published_at is not null;
+create index outbox_published on tenure.outbox (published_at) where published_at is not null and check_at is null;
 create index outbox_job on tenure.outbox (job_id);

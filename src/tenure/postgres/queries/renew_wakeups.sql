@@ -5,7 +5,7 @@ with checked as materialized (
            job.contract, job.queue
     from (
         select id, job_id from tenure.outbox
-        where check_at <= clock_timestamp()
+        where check_at <= (select clock_timestamp()) -- no volatile function: it would bound no range
         order by check_at
         limit :limit::bigint
         for update skip locked
