@@ -21,7 +21,8 @@ MOST_PAGES = 60
 
 #: Wake-ups of two queues that are not due, and published ones that are not checked and not deleted yet.
 _WAKEUPS = f"""
-insert into tenure.published_queue (queue, url, fill_end) values ('mail', 'https://queue.example/1', 0);
+insert into tenure.published_queue (queue, url, fill_end)
+values ('mail', 'https://queue.example/1', 0), ('reports', 'https://queue.example/2', 0);
 insert into tenure.outbox (job_id, contract, queue, publish_at, due_at, published_at, check_at)
 select n, 'dispatcher', case when n % 4 < 2 then 'mail' else 'reports' end, at, at, published, check_at
 from (
@@ -29,6 +30,11 @@ from (
            case when n % 2 = 0 then now() + interval '1 day' end as check_at
     from generate_series(1, {ROWS}) as n
 ) as made;
+"""
+#: Ready jobs, one for each wake-up.
+_JOBS = f"""
+insert into tenure.job (contract, version, state, role, max_attempts, type, queue)
+select 'dispatcher', '1', 'Queued', 'ready', 5, 't', 'mail' from generate_series(1, {ROWS})
 """
 #: Fires that are kept, each with a newer one.
 _FIRES = f"""
@@ -79,6 +85,7 @@ def pages(engine: psycopg.Connection[Any], name: str, **values: Any) -> int:
         ("take_wakeups", {"queues": ["mail", "reports", "none"], "limit": 100, "hold_s": 60.0}),
         ("renew_wakeups", {"check_ms": 60_000, "limit": 1_000}),
         ("delete_old_wakeups", {"age_s": 3_600.0, "limit": 10_000}),
+        ("delete_unpublished_wakeups", {"limit": 10_000}),
         ("list_published_queues", {"bound": 10_000}),
     ],
 )
@@ -92,6 +99,14 @@ def test_due_wake_ups_of_a_queue_are_found_among_those_of_others(
     full.sql("update tenure.outbox set publish_at = now() - interval '1 day' where queue = 'reports' and id < 20000")
     full.sql("update tenure.outbox set publish_at = now() where id = 1")
     assert pages(engine, "take_wakeups", queues=["mail"], limit=100, hold_s=60.0) < MOST_PAGES
+
+
+def test_no_other_job_is_read_to_see_whether_a_few_still_wait(engine: psycopg.Connection[Any], full: Harness) -> None:
+    full.sql("alter table tenure.job set (autovacuum_enabled = false)")
+    full.sql("analyze tenure.job, tenure.queue, tenure.published_queue")  # empty, as far as the planner knows
+    full.sql(_JOBS)
+    full.sql("update tenure.outbox set check_at = now() where id in (2, 1002, 2002)")
+    assert pages(engine, "renew_wakeups", check_ms=60_000, limit=1_000) < 3 * MOST_PAGES
 
 
 def test_fires_that_are_kept_are_not_read(engine: psycopg.Connection[Any], full: Harness) -> None:

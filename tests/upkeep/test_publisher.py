@@ -227,6 +227,24 @@ async def test_tasks_of_a_paused_queue_are_woken_again_when_it_goes_on(
     assert sqs.tasks(url) == [job_id]
 
 
+async def test_a_quarantined_task_is_woken_again_when_it_is_released(
+    store: Store, db: Harness, sqs: MessageServer, url: str
+) -> None:
+    async with publisher_of(store, default=url) as publisher:
+        (job_id,) = await make(store)
+        await publisher.publish()
+        sqs.purge(url)
+        db.sql("update tenure.job set quarantined_at = clock_timestamp(), quarantine_reason = 'strange'")
+        db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        assert (await publisher.renew()).did == 0
+        db.sql("update tenure.job set quarantined_at = null, quarantine_reason = null")
+        assert (await publisher.renew()).did == 0, "the time is not over"
+        db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        assert (await publisher.renew()).did == 1
+        await publisher.publish()
+    assert sqs.tasks(url) == [job_id]
+
+
 async def test_tasks_from_before_the_queue_was_published_are_woken_too(
     store: Store, db: Harness, sqs: MessageServer, url: str
 ) -> None:
@@ -308,6 +326,18 @@ async def test_published_wake_ups_leave_after_a_while_and_a_forgotten_queue_is_u
         assert await store.outbox.unpublish(60) == ["default"]
         await make(store)
         assert (await publisher.publish()).did == 0
+
+
+async def test_all_old_and_unwanted_wake_ups_leave_however_many_there_are(store: Store, db: Harness, url: str) -> None:
+    insert = "insert into tenure.outbox (job_id, contract, queue, published_at) select n, 'dispatcher', %s, "
+    async with publisher_of(store, default=url):
+        db.sql(insert + "now() - interval '2 hours' from generate_series(1, 10001) as n", "default")
+        assert await store.outbox.forget(3_600) == 10_001
+        db.sql(insert + "null from generate_series(1, 10001) as n", "left")
+        db.sql(insert + "null from generate_series(1, 3) as n", "default")
+        assert await store.outbox.unpublish(60) == []
+        left = db.sql("select queue, count(*) from tenure.outbox group by queue")
+        assert [(row["queue"], row["count"]) for row in left] == [("default", 3)]
 
 
 async def test_the_loops_of_upkeep_publish_what_a_new_job_wrote(
