@@ -218,10 +218,10 @@ async def test_tasks_of_a_paused_queue_are_woken_again_when_it_goes_on(
         await publisher.publish()
         sqs.purge(url)
         await store.queues.pause("default", actor="ada")
-        db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
         assert (await publisher.renew()).did == 0
         await store.queues.resume("default", actor="ada")
-        db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
         assert (await publisher.renew()).did == 1
         await publisher.publish()
     assert sqs.tasks(url) == [job_id]
@@ -235,11 +235,11 @@ async def test_a_quarantined_task_is_woken_again_when_it_is_released(
         await publisher.publish()
         sqs.purge(url)
         db.sql("update tenure.job set quarantined_at = clock_timestamp(), quarantine_reason = 'strange'")
-        db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
         assert (await publisher.renew()).did == 0
         db.sql("update tenure.job set quarantined_at = null, quarantine_reason = null")
         assert (await publisher.renew()).did == 0, "the time is not over"
-        db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
         assert (await publisher.renew()).did == 1
         await publisher.publish()
     assert sqs.tasks(url) == [job_id]
