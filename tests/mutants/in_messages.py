@@ -1,4 +1,4 @@
-"""Bugs in what a worker does with messages."""
+"""Bugs in what a worker and the publisher do with messages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ _LOOP = "worker/test_receive_loop.py::test_"
 _TASKS = "worker/test_received_tasks.py::test_"
 _INBOX = "sqs/test_inbox.py::test_"
 _NO_CLAIM = f"{_LOOP}no_handler_runs_without_a_claim_and_only_messages_that_nobody_needs_are_deleted"
+_PUBLISHER = "upkeep/test_publisher.py::test_"
+_PLANS = "postgres/test_wakeup_plans.py::test_"
 
 MUTANTS = (
     Mutant(
@@ -81,5 +83,53 @@ MUTANTS = (
         '            request["error"] = dict(call.failure.facts())\n',
         "",
         (f"{_TASKS}failures_and_cancels_are_reported_and_their_messages_deleted",),
+    ),
+    Mutant(
+        "silent-queue-stops-the-rounds",
+        "A round waits for a queue that does not answer",
+        "upkeep/publisher.py",
+        "timeout=self._round_s)",
+        "timeout=None)",
+        (f"{_PUBLISHER}rounds_go_on_with_the_other_queues_while_one_does_not_answer",),
+    ),
+    Mutant(
+        "unavailable-queue-gets-the-next-batch",
+        "A round goes on with a queue that takes nothing",
+        "upkeep/publisher.py",
+        "        return not any(problem is not None and problem.is_unavailable for problem in answers)\n",
+        "        return True\n",
+        (f"{_PUBLISHER}a_queue_that_takes_nothing_is_left_for_the_round_after_one_batch",),
+    ),
+    Mutant(
+        "unseen-jobs-never-woken",
+        "Jobs that could not be seen when their queue was published get no wake-up",
+        "postgres/queries/publish_queues.sql",
+        "known.fill_again_at <= clock_timestamp() as is_time",
+        "false as is_time",
+        (f"{_PUBLISHER}a_task_that_was_not_to_be_seen_when_its_queue_was_published_is_woken_later",),
+    ),
+    Mutant(
+        "wake-ups-for-later-walked",
+        "Each round reads all wake-ups for later",
+        "postgres/queries/take_wakeups.sql",
+        "publish_at <= (select clock_timestamp())",
+        "publish_at <= clock_timestamp()",
+        (f"{_PLANS}wake_ups_for_later_are_not_read[analyzed-take_wakeups-values0]",),
+    ),
+    Mutant(
+        "quarantined-job-never-woken-again",
+        "The wake-up of a quarantined job is looked at for the last time",
+        "postgres/queries/renew_wakeups.sql",
+        "and role = 'ready'",
+        "and quarantined_at is null and role = 'ready'",
+        (f"{_PUBLISHER}a_quarantined_task_is_woken_again_when_it_is_released",),
+    ),
+    Mutant(
+        "one-page-of-wake-ups-forgotten",
+        "One page of old wake-ups is deleted, and the others stay",
+        "postgres/outbox.py",
+        "            if deleted < _PAGE:\n",
+        "            if deleted <= _PAGE:\n",
+        (f"{_PUBLISHER}all_old_and_unwanted_wake_ups_leave_however_many_there_are",),
     ),
 )

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -36,9 +37,9 @@ def url(sqs: MessageServer) -> str:
 
 
 @asynccontextmanager
-async def publisher_of(store: Store, **urls: str) -> AsyncIterator[Publisher]:
+async def publisher_of(store: Store, *, round_s: float = 60.0, **urls: str) -> AsyncIterator[Publisher]:
     """A publisher whose queues are registered; the test runs its rounds."""
-    publisher = Publisher(store, urls, rewake_ms=REWAKE_MS)
+    publisher = Publisher(store, urls, rewake_ms=REWAKE_MS, round_s=round_s)
     async with publisher.connected():
         await publisher.register()
         yield publisher
@@ -141,6 +142,56 @@ async def test_a_queue_that_does_not_answer_is_tried_again_and_holds_up_no_other
     sqs.client.delete_queue(QueueUrl=missing)
 
 
+@asynccontextmanager
+async def silent_queue() -> AsyncIterator[str]:
+    """The address of a queue whose server accepts connections and never answers."""
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/123456789012/silent"
+    finally:
+        for writer in writers:
+            writer.close()
+        server.close()
+
+
+async def test_rounds_go_on_with_the_other_queues_while_one_does_not_answer(
+    store: Store, sqs: MessageServer, url: str
+) -> None:
+    async with silent_queue() as silent, publisher_of(store, round_s=0.5, default=url, mail=silent) as publisher:
+        await make(store, 150, queue="mail")
+        for _ in range(2):
+            (job_id,) = await make(store)
+            found: list[int] = []
+            async with asyncio.timeout(20):  # the silent queue keeps its calls for longer
+                while not found:
+                    await publisher.publish()
+                    found = sqs.tasks(url)
+            assert found == [job_id]
+        assert [queue.due for queue in await store.outbox.queues()] == [0, 150]
+
+
+async def test_a_queue_that_takes_nothing_is_left_for_the_round_after_one_batch(
+    store: Store, db: Harness, sqs: MessageServer
+) -> None:
+    async with publisher_of(store, mail=f"{sqs.address}/123456789012/missing") as publisher:
+        await make(store, 250, queue="mail")
+        await publisher.publish()
+    assert db.value("select count(*) from tenure.outbox where tries > 0") == 100
+
+
+async def test_a_round_ends_while_more_wake_ups_of_a_queue_become_due(
+    store: Store, sqs: MessageServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.upkeep.publisher._BATCH", 2)
+    monkeypatch.setattr("tenure.upkeep.publisher._BATCHES", 3)
+    async with publisher_of(store, default=url) as publisher:
+        await make(store, 8)
+        assert (await publisher.publish()).did == 6
+        await publisher.wait(3_600)  # no wait before the next round
+        assert (await publisher.publish()).did == 2
+
+
 @pytest.mark.req("S1-71")
 async def test_a_task_that_still_waits_long_after_its_message_gets_another_one(
     store: Store, db: Harness, sqs: MessageServer, url: str
@@ -167,10 +218,28 @@ async def test_tasks_of_a_paused_queue_are_woken_again_when_it_goes_on(
         await publisher.publish()
         sqs.purge(url)
         await store.queues.pause("default", actor="ada")
-        db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
         assert (await publisher.renew()).did == 0
         await store.queues.resume("default", actor="ada")
-        db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
+        assert (await publisher.renew()).did == 1
+        await publisher.publish()
+    assert sqs.tasks(url) == [job_id]
+
+
+async def test_a_quarantined_task_is_woken_again_when_it_is_released(
+    store: Store, db: Harness, sqs: MessageServer, url: str
+) -> None:
+    async with publisher_of(store, default=url) as publisher:
+        (job_id,) = await make(store)
+        await publisher.publish()
+        sqs.purge(url)
+        db.sql("update tenure.job set quarantined_at = clock_timestamp(), quarantine_reason = 'strange'")
+        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
+        assert (await publisher.renew()).did == 0
+        db.sql("update tenure.job set quarantined_at = null, quarantine_reason = null")
+        assert (await publisher.renew()).did == 0, "the time is not over"
+        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
         assert (await publisher.renew()).did == 1
         await publisher.publish()
     assert sqs.tasks(url) == [job_id]
@@ -186,6 +255,28 @@ async def test_tasks_from_before_the_queue_was_published_are_woken_too(
         await publisher.register()
         await publisher.publish()
     assert sorted(sqs.tasks(url)) == ids[1:]
+
+
+async def test_a_task_that_was_not_to_be_seen_when_its_queue_was_published_is_woken_later(
+    store: Store, db: Harness, sqs: MessageServer, url: str
+) -> None:
+    async with publisher_of(store, default=url) as publisher:
+        (woken,), (unseen,) = await make(store), await make(store)
+        db.sql("delete from tenure.outbox where job_id = %s", unseen)
+        await publisher.register()
+        await publisher.publish()
+        assert sqs.tasks(url) == [woken]
+        soon = db.value("select fill_again_at - added_at from tenure.published_queue")
+        assert soon < timedelta(minutes=6)
+        db.sql("update tenure.published_queue set fill_again_at = clock_timestamp()")
+        await publisher.register()
+        await publisher.publish()
+        assert sqs.tasks(url) == [unseen], "and no second message for the other one"
+        db.sql("delete from tenure.outbox")
+        await publisher.register()
+        assert (await publisher.publish()).did == 0, "not before an hour is over"
+        later = db.value("select fill_again_at - seen_at from tenure.published_queue")
+        assert timedelta(minutes=59) < later <= timedelta(hours=1)
 
 
 async def test_a_task_that_is_moved_to_a_published_queue_is_woken_there(
@@ -235,6 +326,18 @@ async def test_published_wake_ups_leave_after_a_while_and_a_forgotten_queue_is_u
         assert await store.outbox.unpublish(60) == ["default"]
         await make(store)
         assert (await publisher.publish()).did == 0
+
+
+async def test_all_old_and_unwanted_wake_ups_leave_however_many_there_are(store: Store, db: Harness, url: str) -> None:
+    insert = "insert into tenure.outbox (job_id, contract, queue, published_at) select n, 'dispatcher', %s, "
+    async with publisher_of(store, default=url):
+        db.sql(insert + "now() - interval '2 hours' from generate_series(1, 10001) as n", "default")
+        assert await store.outbox.forget(3_600) == 10_001
+        db.sql(insert + "null from generate_series(1, 10001) as n", "left")
+        db.sql(insert + "null from generate_series(1, 3) as n", "default")
+        assert await store.outbox.unpublish(60) == []
+        left = db.sql("select queue, count(*) from tenure.outbox group by queue")
+        assert [(row["queue"], row["count"]) for row in left] == [("default", 3)]
 
 
 async def test_the_loops_of_upkeep_publish_what_a_new_job_wrote(

@@ -64,7 +64,7 @@ def status(db: Harness, task_id: int) -> str:
 @asynccontextmanager
 async def publishing(store: Store, queue: str) -> AsyncIterator[Publisher]:
     """A publisher whose rounds the test runs."""
-    publisher = Publisher(store, {"default": queue}, rewake_ms=60_000)
+    publisher = Publisher(store, {"default": queue}, rewake_ms=60_000, round_s=60.0)
     async with publisher.connected():
         await publisher.register()
         yield publisher

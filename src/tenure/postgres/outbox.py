@@ -17,6 +17,9 @@ from tenure.postgres.engine import EngineUser
 #: Due wake-ups of a queue are counted up to this number.
 MANY_WAKEUPS = 10_000
 
+#: Wake-ups that one statement deletes.
+_PAGE = 10_000
+
 
 class TakenWakeup(NamedTuple):
     """A wake-up that this publisher publishes now."""
@@ -68,8 +71,13 @@ class Outbox(EngineUser):
         return [queue for queue, is_new in rows if is_new]
 
     async def unpublish(self, unseen_s: float = 0.0) -> list[str]:
-        """Stop publishing queues that no publisher has named for this long; returns them."""
-        return [queue for (queue,) in await self._engine.ask("unpublish_queues", unseen_s=unseen_s)]
+        """Stop publishing queues that no publisher has named for this long; returns them.
+
+        Wake-ups that nobody will publish are deleted, also those of transactions that ended later.
+        """
+        queues = [queue for (queue,) in await self._engine.ask("unpublish_queues", unseen_s=unseen_s)]
+        await self._delete("delete_unpublished_wakeups")
+        return queues
 
     async def take(self, queues: Sequence[str], *, limit: int, hold_s: float) -> list[TakenWakeup]:
         """Take due wake-ups of these queues; for `hold_s` seconds no other publisher takes them."""
@@ -97,7 +105,16 @@ class Outbox(EngineUser):
 
     async def forget(self, age_s: float) -> int:
         """Delete wake-ups that were published this long ago; returns how many."""
-        return len(await self._engine.ask("delete_old_wakeups", age_s=age_s, limit=10_000))
+        return await self._delete("delete_old_wakeups", age_s=age_s)
+
+    async def _delete(self, name: str, **values: float) -> int:
+        """Delete page by page, each in its own transaction, until a page is not full; returns how many."""
+        total = 0
+        while True:
+            deleted = len(await self._engine.ask(name, **values, limit=_PAGE))
+            total += deleted
+            if deleted < _PAGE:
+                return total
 
     async def queues(self) -> list[PublishedQueue]:
         """Return the published queues, by name."""

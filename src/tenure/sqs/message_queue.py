@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple, Self
@@ -20,7 +21,10 @@ from tenure.errors import Unavailable, require_extra
 MAX_MESSAGES = 10
 #: Seconds for one call without an answer; a receive may wait 20 s for a message on top of that.
 _CALL_S = 10
-_SENDS_AT_ONCE = 10
+#: Seconds until a send is given up, with its wait for its turn, and the sends to one queue that run at once.
+_SEND_S, _SENDS_AT_ONCE = 30, 5
+#: Connections to one server: a queue that does not answer keeps some, and must leave enough for the others.
+_CONNECTIONS = 100
 _REGION_IN_HOST = re.compile(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?\Z")
 
 
@@ -31,6 +35,14 @@ class Message(NamedTuple):
     handle: str
     #: How often the queue has delivered it.
     deliveries: int
+
+
+class Problem(NamedTuple):
+    """Why a message was not taken."""
+
+    text: str
+    #: Whether the queue took nothing of the call, so that another call is likely to fail too.
+    is_unavailable: bool
 
 
 def pointer(job_id: int) -> str:
@@ -52,7 +64,7 @@ class MessageQueues:
         require_extra("sqs", "wake-ups through SQS", "aiobotocore")
         self._stack = AsyncExitStack()
         self._clients: dict[str, Any] = {}
-        self._sending = asyncio.Semaphore(_SENDS_AT_ONCE)
+        self._sending: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_SENDS_AT_ONCE))
         self._opening = asyncio.Lock()
 
     @classmethod
@@ -63,24 +75,25 @@ class MessageQueues:
         async with queues._stack:
             yield queues
 
-    async def send(self, url: str, job_ids: Sequence[int]) -> list[str | None]:
+    async def send(self, url: str, job_ids: Sequence[int]) -> list[Problem | None]:
         """Send a pointer to each job; one entry per job, in order: None, or why the message was not taken."""
         parts = [job_ids[start : start + MAX_MESSAGES] for start in range(0, len(job_ids), MAX_MESSAGES)]
-        answers: list[list[str | None]] = await asyncio.gather(*(self._send(url, part) for part in parts))
+        answers: list[list[Problem | None]] = await asyncio.gather(*(self._send(url, part) for part in parts))
         return [problem for part in answers for problem in part]
 
-    async def _send(self, url: str, job_ids: Sequence[int]) -> list[str | None]:
+    async def _send(self, url: str, job_ids: Sequence[int]) -> list[Problem | None]:
         entries = [{"Id": str(n), "MessageBody": pointer(job_id)} for n, job_id in enumerate(job_ids)]
-        problems: list[str | None] = [None] * len(job_ids)
+        problems: list[Problem | None] = [None] * len(job_ids)
         try:
-            async with self._sending:
+            async with asyncio.timeout(_SEND_S), self._sending[url]:
                 answer = await self._call(url, "send_message_batch", Entries=entries)
         except Unavailable as error:
-            return [str(error)] * len(job_ids)
+            return [Problem(str(error), is_unavailable=True)] * len(job_ids)
+        except TimeoutError:
+            return [Problem(f"queue {url} did not answer for {_SEND_S} s", is_unavailable=True)] * len(job_ids)
         for failed in answer.get("Failed", ()):
-            problems[int(failed["Id"])] = (
-                f"queue {url} refused the message: {failed.get('Code')}: {failed.get('Message')}"
-            )
+            why = f"queue {url} refused the message: {failed.get('Code')}: {failed.get('Message')}"
+            problems[int(failed["Id"])] = Problem(why, is_unavailable=False)
         return problems
 
     async def receive(self, url: str, *, limit: int, wait_s: int, visibility_s: int | None = None) -> list[Message]:
@@ -136,7 +149,10 @@ def _open_client(server: str, region: str | None) -> Any:
 
     session = get_session()
     config = AioConfig(
-        connect_timeout=_CALL_S, read_timeout=20 + _CALL_S, retries={"mode": "standard", "total_max_attempts": 2}
+        connect_timeout=_CALL_S,
+        read_timeout=20 + _CALL_S,
+        max_pool_connections=_CONNECTIONS,
+        retries={"mode": "standard", "total_max_attempts": 2},
     )
     region = region or session.get_config_variable("region") or "us-east-1"
     return session.create_client("sqs", endpoint_url=server, region_name=region, config=config)

@@ -9,7 +9,9 @@ create table tenure.published_queue (
     seen_at   timestamptz not null default clock_timestamp(),
     -- Jobs that were made before the queue was published get their wake-ups in steps, in the order of their ids.
     filled_to bigint not null default 0,
-    fill_end  bigint not null
+    fill_end  bigint not null,
+    -- When to begin with the first id again: for jobs whose transactions were open, or that an older release made.
+    fill_again_at timestamptz not null default clock_timestamp() + interval '5 minutes'
 );
 
 -- `publish_at` is when a publisher takes the row next: when the job is due, then after a while if publishing failed.
@@ -20,6 +22,8 @@ alter table tenure.outbox
     add column last_error text,
     add column check_at   timestamptz; -- when to look whether the published wake-up was lost; NULL: not again
 
+drop index tenure.outbox_pending;
+create index outbox_pending on tenure.outbox (queue, publish_at, id) where published_at is null;
 create index outbox_check on tenure.outbox (check_at) where check_at is not null;
-create index outbox_published on tenure.outbox (published_at) where published_at is not null;
+create index outbox_published on tenure.outbox (published_at) where published_at is not null and check_at is null;
 create index outbox_job on tenure.outbox (job_id);

@@ -10,6 +10,8 @@ cross join lateral (
     from (
         select * from tenure.outbox
         where published_at is null and queue = known.queue and coalesce(due_at, created_at) <= clock_timestamp()
+          -- One that is taken, or was not taken by the message queue, waits for a minute at most.
+          and publish_at <= (select clock_timestamp()) + interval '2 minutes'
         order by publish_at
         limit :bound::bigint
     ) as due

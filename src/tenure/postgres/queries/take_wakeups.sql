@@ -1,13 +1,19 @@
 -- Take wake-ups that are due, for some seconds: until then no other publisher takes them.
+-- One range of the index for each queue; the clock is a subselect, because a volatile function would bound no range.
 with picked as materialized (
-    select id from tenure.outbox
-    where published_at is null and publish_at <= clock_timestamp() and queue = any (:queues::text[])
-    order by publish_at, id
+    select due.id
+    from unnest(:queues::text[]) as wanted (queue)
+    cross join lateral (
+        select id from tenure.outbox
+        where published_at is null and queue = wanted.queue and publish_at <= (select clock_timestamp())
+        order by publish_at, id
+        limit :limit::bigint
+        for update skip locked
+    ) as due
     limit :limit::bigint
-    for update skip locked
 )
 update tenure.outbox
 set publish_at = clock_timestamp() + :hold_s::double precision * interval '1 second', tries = tries + 1
 from picked
-where outbox.id = picked.id
+where outbox.id = any (array[picked.id])
 returning outbox.id, outbox.job_id, outbox.queue
