@@ -155,8 +155,8 @@ MUTANTS = (
         "begun-job-cancelled",
         "Upkeep cancels a job that has begun and waits for its retry",
         _EXPIRED,
-        "role in ('ready', 'waiting') and claims = 0",
-        "role in ('ready', 'waiting')",
+        "and claims = 0 and quarantined_at",
+        "and quarantined_at",
         (f"{_EXPIRING}test_find_leaves_out_a_job_that_has_begun",),
     ),
     Mutant(
@@ -174,6 +174,22 @@ MUTANTS = (
         "if not jobs and await",
         "if jobs and await",
         (f"{_EXPIRING}test_no_claim_hands_out_an_expired_job_and_the_next_one_is_found_behind_a_backlog",),
+    ),
+    Mutant(
+        "expired-job-not-quarantined",
+        "An expired job that cannot be logged stands before the due ones for ever",
+        "postgres/upkeep_verbs.py",
+        "yield from quarantine(unlogged)",
+        "yield from quarantine({})",
+        (f"{_EXPIRING}test_upkeep_puts_an_expired_job_that_cannot_be_logged_into_quarantine",),
+    ),
+    Mutant(
+        "quarantined-job-met-again",
+        "A round of upkeep meets the jobs in quarantine, and cancels none behind them",
+        _EXPIRED,
+        "claims = 0 and quarantined_at is null",
+        "claims = 0",
+        (f"{_EXPIRING}test_an_expired_job_that_cannot_be_logged_goes_into_quarantine_and_stops_nobody",),
     ),
     Mutant(
         "expiry-without-a-cancel",
