@@ -160,8 +160,8 @@ def _insert_unique(
     def insert(part: Sequence[int], new_ids: Sequence[int]) -> Plan[None]:
         yield _insert_with_ids(group, part, new_ids, created_by)
 
-    contract = group.bound.contract.name
-    unique = UniqueJobs(contract, jobs, group.payloads, created_by, ids, holds=in_transaction)
+    contract = group.bound.contract
+    unique = UniqueJobs(contract.name, contract.initial, jobs, group.payloads, created_by, ids, holds=in_transaction)
     answers = yield from insert_unique(unique, places, insert)
     # A key stands for the job in the way from now on. A refused call stores no key.
     moved = [(n, answer.job_id) for n in ids if isinstance(answer := answers[n], Enqueued) and not answer.made]

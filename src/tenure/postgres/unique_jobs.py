@@ -37,6 +37,8 @@ class UniqueJobs(NamedTuple):
     """Unique jobs of one contract to enqueue."""
 
     contract: str
+    #: The state in which jobs of this contract begin; only there is a job replaced.
+    initial: str
     jobs: Sequence[NewJob]
     payloads: Sequence[str]
     created_by: str | None
@@ -90,7 +92,7 @@ def _insert_part(
     yield statement("lock_unique_jobs", locked)
     values = {
         **locked, "modes": [rule.mode for rule in rules], "periods": [rule.period_ms for rule in rules],
-        "replaces": replaces, "holds": new.holds, "created_by": new.created_by,
+        "replaces": replaces, "holds": new.holds, "initial": new.initial, "created_by": new.created_by,
         "payloads": [new.payloads[n] if each else None for n, each in zip(places, replaces, strict=True)],
         "dues": [job.run_at and validation.to_utc("run_at", job.run_at) for job in jobs],
         "delays": [job.delay_ms for job in jobs], "ids": [new.ids.get(n) for n in places],
