@@ -79,6 +79,14 @@ MUTANTS = (
         (f"{_UNIQUE}test_a_period_runs_from_the_creation_of_the_first_and_outlives_it",),
     ),
     Mutant(
+        "unique-period-holds-all",
+        "A period keeps the jobs of earlier periods, and locks them",
+        _JUDGE,
+        "case when call.mode <> 'period' then",
+        "case when true then",
+        (f"{_RACES}test_a_period_holds_only_its_first_job_until_the_commit",),
+    ),
+    Mutant(
         "unique-replacement-not-logged",
         "A changed payload leaves no trace in the log",
         _JUDGE,

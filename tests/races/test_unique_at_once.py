@@ -239,6 +239,27 @@ async def test_a_job_that_was_returned_in_a_transaction_begins_after_its_commit(
         assert [job.id for job in await store.claim(worker="w")] == [first.id]
 
 
+async def test_a_period_holds_only_its_first_job_until_the_commit(dsn: str, db: Harness, store: Store) -> None:
+    hour = timedelta(hours=1)
+    async with quick(dsn) as app:
+        task = _declare(app).options(unique=hour)
+        jobs = []
+        for _ in range(3):
+            jobs.append(await task.enqueue(7))
+            db.sql("update tenure.unique_job set made_at = made_at - interval '1 hour'")
+        assert [job.made for job in jobs] == [True] * 3
+        assert db.value("select earlier from tenure.unique_job") == []
+        with psycopg.connect(dsn) as mine:
+            last = task.enqueue_in(mine, 7)
+            assert last.made
+            assert [job.id for job in await store.claim(worker="w", limit=2)] == [job.id for job in jobs[:2]]
+            mine.commit()
+            assert not task.enqueue_in(mine, 7).made
+            assert [job.id for job in await store.claim(worker="w", limit=2)] == [jobs[2].id]
+            mine.commit()
+        assert [job.id for job in await store.claim(worker="w", limit=2)] == [last.id]
+
+
 async def test_a_claim_that_was_faster_beats_a_replacement(dsn: str, db: Harness, store: Store) -> None:
     first = await store.enqueue(sync(7))
     with Harness(dsn) as claims:

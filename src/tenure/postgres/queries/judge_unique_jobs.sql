@@ -19,7 +19,12 @@ known as materialized (
     select call.n, call.replaces or :holds::boolean as holds, row.*
     from call
     cross join lateral (
-        select job_id, array_remove(earlier || job_id, null) as ids, made_at from tenure.unique_job
+        select job_id, made_at,
+               -- A period looks at its first job alone, and only while it lasts: jobs of earlier periods may live long.
+               case when call.mode <> 'period' then array_remove(earlier || job_id, null)
+                    when made_at + call.period_ms * interval '1 millisecond' > clock_timestamp()
+                    then array_remove(array[job_id], null) else '{}' end as ids
+        from tenure.unique_job
         where contract = :contract::text and tenant_id = call.tenant_id and type = call.type and scope = call.scope
     ) as row
 ),
