@@ -79,6 +79,14 @@ MUTANTS = (
         (f"{_UNIQUE}test_a_period_runs_from_the_creation_of_the_first_and_outlives_it",),
     ),
     Mutant(
+        "unique-judged-by-old-rows",
+        "A unique job is enqueued in a transaction that sees only old rows",
+        "postgres/unique_jobs.py",
+        'if level != "read committed":',
+        'if level == "none":',
+        (f"{_RACES}test_a_transaction_that_sees_old_rows_enqueues_no_unique_job",),
+    ),
+    Mutant(
         "unique-period-holds-all",
         "A period keeps the jobs of earlier periods, and locks them",
         _JUDGE,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tenure.errors import DuplicateJob, Refused
+from tenure.errors import BadInput, DuplicateJob, Refused
 from tenure.jobs import validation
 from tenure.jobs.job import TIMEOUT, NewJob
 from tenure.jobs.outcome import Enqueued
@@ -77,6 +77,19 @@ def insert_unique(new: UniqueJobs, places: Sequence[int], insert: Insert) -> Pla
                 answers[n] = _in_the_way(new.jobs[n], answers[leader].job_id)
         waiting = later
     return answers
+
+
+def check_isolation() -> Plan[None]:
+    """Refuse unique jobs in a caller's transaction that does not see what others committed since it began.
+
+    It would judge by old rows: a job that has ended since would be in the way, and nothing would be made.
+    """
+    ((level,),) = yield statement("read_isolation", {})
+    if level != "read committed":
+        raise BadInput(
+            f"a unique job cannot be enqueued in a transaction with the isolation level {level}: it does not see what "
+            "others committed since it began. Next: use READ COMMITTED here, or enqueue after your commit"
+        )
 
 
 def _insert_part(
