@@ -208,8 +208,8 @@ MUTANTS = (
         "backlog-hides-due-jobs",
         "A claim that meets only expired jobs answers that nothing is due",
         "postgres/claim.py",
-        "if not jobs and await",
-        "if jobs and await",
+        "if not jobs and any(await",
+        "if jobs and any(await",
         (f"{_EXPIRING}test_no_claim_hands_out_an_expired_job_and_the_next_one_is_found_behind_a_backlog",),
     ),
     Mutant(
