@@ -175,7 +175,7 @@ class App(ScheduleVerbs):
         unique          at most one such job: "waiting" (while one waits), "active" (while one waits or runs), or a
                         timedelta (from the creation of one)
         unique_by       the names of the arguments that must be equal; default: all
-        on_conflict     with a unique job in the way: "return" it, "replace" its payload and time while it waits, or
+        on_conflict     with a unique job in the way: "return" it, "replace" its payload and time till it begins, or
                         "refuse" with DuplicateJob
         expires         seconds or a timedelta: a job that has not begun within this time is cancelled
         isolation       "process": each run has a process of its own, which can be killed

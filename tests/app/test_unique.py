@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tenure import testing
 from tenure.app import App
-from tenure.errors import BadInput, DuplicateJob
+from tenure.errors import BadInput, Busy, DuplicateJob
 from tenure.jobs.job import NewJob
 from tenure.jobs.unique import Unique
 from tenure.middleware import Middleware
@@ -110,6 +110,26 @@ async def test_a_unique_job_waits_behind_nothing_of_its_batch(dsn: str, db: Harn
         await waiting
 
 
+async def test_unique_jobs_that_wait_leave_connections_to_other_calls(app: App, db: Harness, dsn: str) -> None:
+    sync = declare(app)
+
+    @app.task
+    async def plain() -> None: ...
+
+    first = await sync.enqueue(8)
+    with Harness(dsn) as other, other.connection.transaction():
+        other.sql("select from tenure.unique_job for update")
+        waiting = [asyncio.create_task(sync.enqueue(8)) for _ in range(40)]
+        await until(lambda: _waits(db) >= 4)
+        async with asyncio.timeout(30):
+            assert (await plain.enqueue()).made
+            assert (await app.job(first)).state == "queued"
+        assert _waits(db) <= 4
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    # Whoever waited too long for the lock was told so.
+    assert {(one.id, one.made) for one in answers if not isinstance(one, Busy)} == {(first.id, False)}  # type: ignore[union-attr]
+
+
 async def test_a_unique_job_whose_worker_is_killed_is_retried(dsn: str, db: Harness) -> None:
     async with quick(dsn) as app:
 
@@ -194,3 +214,12 @@ def test_a_wrong_declaration_is_refused_where_it_stands(options: dict[str, Any],
 
     with pytest.raises(BadInput, match=told):
         app.task(**options)(sync)
+
+
+def _waits(db: Harness) -> int:
+    """How many sessions wait for a lock."""
+    return int(
+        db.value(
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        )
+    )

@@ -10,6 +10,7 @@ import pytest
 from tenure.errors import BadInput, InvalidTransition
 from tenure.jobs.job import Failure, NewJob
 from tenure.jobs.outcome import Enqueued, Moved
+from tenure.jobs.unique import Unique
 from tenure.postgres.store import Store
 from tenure.proof.audit import audit
 from tests.decisions import PURCHASE, REVIEW, register
@@ -57,6 +58,29 @@ async def test_upkeep_leaves_an_undecided_job_alone_although_its_time_has_come(s
         assert await store.promote(contract) == []  # neither moved nor refused
     assert not (await store.watch.find_pending()).promote
     assert (await store.jobs([job_id]))[0].state == "asked"
+
+
+async def test_a_replaced_job_still_waits_for_its_decision(store: Store, db: Harness) -> None:
+    unique = Unique("waiting", ("item",), "replace")
+    job_id = await made(store, payload={"item": 1, "n": 0}, unique=unique)
+    assert await made(store, payload={"item": 1, "n": 1}, unique=unique) == job_id
+    (job,) = await store.jobs([job_id])
+    assert (job.payload, job.state, job.due_at) == ({"item": 1, "n": 1}, "draft", None)
+    assert await made(store, payload={"item": 1, "n": 2}, unique=unique, delay_ms=60 * _SECONDS) == job_id
+    (job,) = await store.jobs([job_id])
+    assert (job.payload["n"], job.due_at is None) == (2, False)
+    assert await store.promote("purchase") == []
+    assert (await audit(store)).violations == []
+
+
+async def test_a_job_that_people_decided_about_gets_no_other_payload(store: Store, db: Harness) -> None:
+    unique = Unique("waiting", ("item",), "replace")
+    job_id = await made(store, payload={"item": 1, "n": 0}, unique=unique)
+    for state in ("waiting_approval", "approved"):
+        await store.transition(job_id, state, actor="ada")
+        before = db.row(job_id)
+        assert await made(store, payload={"item": 1, "n": 1}, unique=unique) == job_id
+        assert db.row(job_id) == before
 
 
 async def test_a_decision_is_logged_with_who_and_why_and_makes_the_job_due(store: Store) -> None:

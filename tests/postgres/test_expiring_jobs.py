@@ -17,6 +17,7 @@ from tenure.postgres.store import Store
 from tenure.proof.audit import audit
 from tenure.upkeep.rounds import once
 from tests.harness import Harness
+from tests.postgres.test_unloggable import SPOIL
 
 #: The contracts whose jobs can be cancelled before they begin.
 CANCELS = [name for name, contract in BUILT_IN.items() if contract.path("cancel", contract.initial)]
@@ -74,6 +75,29 @@ async def test_a_claim_takes_what_is_due_from_between_expired_jobs(store: Store,
     (last,) = await expired(store, db)
     assert [job.id for job in await store.claim(worker="w", limit=10)] == [due]
     assert [db.row(job_id)["claims"] for job_id in (first, last)] == [0, 0]
+
+
+@pytest.mark.parametrize("contract", CANCELS)
+async def test_an_expired_job_that_cannot_be_logged_goes_into_quarantine_and_stops_nobody(
+    store: Store, db: Harness, contract: str
+) -> None:
+    bad = await expired(store, db, 2, contract=contract, priority=0)
+    due = (await store.enqueue(NewJob("send", contract=contract))).job_id
+    db.sql(SPOIL, bad)
+    assert [job.id for job in await store.claim(contract, worker="w", limit=1)] == [due]
+    assert all("could not be logged" in reason for reason in _quarantine_reasons(db, bad))
+    assert [db.row(job_id)["claims"] for job_id in bad] == [0, 0]
+    # Upkeep passes them too, and cancels what stands behind them.
+    (late,) = await expired(store, db, contract=contract)
+    assert await store.cancel_expired(limit=1) == 1
+    assert db.row(late)["role"] == "done"
+
+
+async def test_upkeep_puts_an_expired_job_that_cannot_be_logged_into_quarantine(store: Store, db: Harness) -> None:
+    (bad,) = await expired(store, db)
+    db.sql(SPOIL, [bad])
+    assert await store.cancel_expired() == 0
+    assert "could not be logged" in _quarantine_reasons(db, [bad])[0]
 
 
 async def test_a_claim_by_id_refuses_an_expired_job(store: Store, db: Harness) -> None:
@@ -182,6 +206,10 @@ async def test_why_tells_of_the_expiry_and_of_the_end(store: Store, db: Harness)
     assert any("no claim takes it" in sentence for sentence in await _why(store, made))
     await store.cancel_expired()
     assert any("expired" in sentence for sentence in await _why(store, made))
+
+
+def _quarantine_reasons(db: Harness, ids: list[int]) -> list[str]:
+    return [str(db.row(job_id)["quarantine_reason"]) for job_id in ids]
 
 
 async def _why(store: Store, job_id: int) -> list[str]:

@@ -153,6 +153,18 @@ async def test_a_job_that_runs_is_not_replaced_but_returned(store: Store, db: Ha
     assert [row["trigger"] for row in db.log(first)] == ["claim"]
 
 
+async def test_a_job_that_waits_for_its_retry_is_not_replaced_but_returned(store: Store, db: Harness) -> None:
+    first = await made(store, sync())
+    (job,) = await store.claim(worker="w")
+    await store.fail(job.held, Failure("later"))
+    before = db.row(first)
+    assert (before["role"], before["claims"]) == ("ready", 1)
+    new = sync(on_conflict="replace", payload={"customer": 7, "full": True})
+    # Its effects and its checkpoint belong to the work that it began with.
+    assert await store.enqueue(new) == Enqueued(first, made=False)
+    assert db.row(first) == before
+
+
 async def test_a_refusal_names_the_other_job_and_writes_nothing(store: Store, db: Harness) -> None:
     first = await made(store, sync())
     with pytest.raises(DuplicateJob) as refused:

@@ -17,9 +17,10 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from psycopg import IsolationLevel
 
 from tenure.app import App
-from tenure.errors import Busy, DuplicateJob
+from tenure.errors import BadInput, Busy, DuplicateJob
 from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
 from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
@@ -237,6 +238,53 @@ async def test_a_job_that_was_returned_in_a_transaction_begins_after_its_commit(
             assert await store.claim(worker="w") == []
             mine.commit()
         assert [job.id for job in await store.claim(worker="w")] == [first.id]
+
+
+async def test_a_period_holds_only_its_first_job_until_the_commit(dsn: str, db: Harness, store: Store) -> None:
+    hour = timedelta(hours=1)
+    async with quick(dsn) as app:
+        task = _declare(app).options(unique=hour)
+        jobs = []
+        for _ in range(3):
+            jobs.append(await task.enqueue(7))
+            db.sql("update tenure.unique_job set made_at = made_at - interval '1 hour'")
+        assert [job.made for job in jobs] == [True] * 3
+        assert db.value("select earlier from tenure.unique_job") == []
+        with psycopg.connect(dsn) as mine:
+            last = task.enqueue_in(mine, 7)
+            assert last.made
+            assert [job.id for job in await store.claim(worker="w", limit=2)] == [job.id for job in jobs[:2]]
+            mine.commit()
+            assert not task.enqueue_in(mine, 7).made
+            assert [job.id for job in await store.claim(worker="w", limit=2)] == [jobs[2].id]
+            mine.commit()
+        assert [job.id for job in await store.claim(worker="w", limit=2)] == [last.id]
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+async def test_a_transaction_that_sees_old_rows_enqueues_no_unique_job(
+    dsn: str, db: Harness, store: Store, level: IsolationLevel
+) -> None:
+    async with quick(dsn) as app:
+        task = _declare(app).options(unique="active")
+
+        @app.task
+        async def plain() -> None: ...
+
+        await task.enqueue(7)
+        (job,) = await store.claim(worker="w")
+        with psycopg.connect(dsn) as mine:
+            mine.isolation_level = level
+            mine.execute("select count(*) from tenure.job")
+            await store.succeed(job.held)
+            # By the rows that this transaction sees, the job that has ended runs still.
+            with pytest.raises(BadInput, match="isolation level"):
+                task.enqueue_in(mine, 7)
+            assert plain.enqueue_in(mine).made
+            mine.commit()
+            mine.isolation_level = IsolationLevel.READ_COMMITTED
+            assert task.enqueue_in(mine, 7).made
+    assert db.value("select count(*) from tenure.job") == 2
 
 
 async def test_a_claim_that_was_faster_beats_a_replacement(dsn: str, db: Harness, store: Store) -> None:

@@ -39,6 +39,8 @@ class DirectClient:
         self._plain: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many)
         # Apart from those without a key: an enqueue waits for another one with the same key.
         self._keyed: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many, at_once=4)
+        # Each alone, because it may wait for another transaction; few, because each wait takes a connection.
+        self._unique: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many, largest=1, at_once=4)
         self._reports = HolderReports(store)
         # Calls that the store answers as they are.
         self.cancel, self.effects, self.effect, self.undone = store.cancel, store.effects, store.effect, store.undone
@@ -47,7 +49,7 @@ class DirectClient:
 
     async def close(self) -> None:
         """Wait until every call is answered, then close the connections."""
-        for calls in (self._plain, self._keyed, self._reports):
+        for calls in (self._plain, self._keyed, self._unique, self._reports):
             await calls.flush()
         await self.store.close()
 
@@ -57,8 +59,8 @@ class DirectClient:
 
     def enqueue(self, job: NewJob) -> Awaitable[Enqueued]:
         """Make a job, in one batch with concurrent enqueues; a unique job alone."""
-        if job.unique is not None:  # alone: it may wait for another transaction with the same scope
-            return self.store.enqueue(job)
+        if job.unique is not None:
+            return self._unique.ask(job)
         return (self._plain if job.key is None else self._keyed).ask(job)
 
     async def prepare(self, jobs: Sequence[NewJob]) -> Callable[[], Awaitable[Sequence[Enqueued | Exception]]]:

@@ -64,6 +64,8 @@ class JobCalls:
         self._lookups: Batcher[int, JobIdentity] = Batcher(self._read_identities)
         self._attempts: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._enqueues: dict[tuple[str, bool], Batcher[NewJob, Enqueued]] = {}
+        # Each alone, because it may wait for another transaction; few, because each wait takes a connection.
+        self._unique: Batcher[tuple[NewJob, str], Enqueued] = Batcher(self._enqueue_unique, largest=1, at_once=4)
         self._waiting_claims = asyncio.Semaphore(2)
         self._claims_by_id: dict[str, Batcher[tuple[int, Claimer], Job]] = {}
         #: The last call about a job, until it is answered.
@@ -73,7 +75,8 @@ class JobCalls:
         """Wait until every call is answered."""
         await self.presence.stop()
         await self.wakeups.flush()
-        batchers: list[Batcher[Any, Any]] = [self._lookups, *self._enqueues.values(), *self._claims_by_id.values()]
+        batchers: list[Batcher[Any, Any]] = [self._lookups, self._unique]
+        batchers += [*self._enqueues.values(), *self._claims_by_id.values()]
         for batcher in batchers:
             await batcher.flush()
         await self._reports.flush()
@@ -93,8 +96,8 @@ class JobCalls:
         if isinstance(contract, TenureError):
             raise contract
         validation.check_new_job(contract, job, self._max_bytes)  # here, so that one bad job does not split its batch
-        if job.unique is not None:  # alone: it may wait for another transaction with the same scope
-            return asyncio.ensure_future(self.store.enqueue(job, created_by=caller.actor))
+        if job.unique is not None:
+            return self._unique.ask((job, caller.actor))
         key = (caller.actor, job.key is not None)
         batcher = self._enqueues.get(key)
         if batcher is None:
@@ -103,6 +106,10 @@ class JobCalls:
             enqueue = partial(self.store.enqueue_many, created_by=caller.actor)
             batcher = self._enqueues[key] = Batcher(enqueue, at_once=4 if job.key is not None else 2)
         return batcher.ask(job)
+
+    async def _enqueue_unique(self, calls: Sequence[tuple[NewJob, str]]) -> Sequence[Enqueued | Refused]:
+        ((job, actor),) = calls
+        return await self.store.enqueue_many([job], created_by=actor)
 
     async def claim(
         self, claim_filter: ClaimFilter, claimer: Claimer, wait_s: float, is_gone: Callable[[], Awaitable[bool]]

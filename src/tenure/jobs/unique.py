@@ -2,7 +2,7 @@
 
     mode      "waiting": while one waits; "active": while one waits or runs; "period": for a time from its creation
     by        the arguments that must be equal; None: all
-    conflict  "return" the first job; "replace" its payload and time while it waits; "refuse" with DuplicateJob
+    conflict  "return" the first job; "replace" its payload and time till it begins; "refuse" with DuplicateJob
 
 Jobs are compared within their tenant, type and contract, and only with jobs that were enqueued as unique by the same
 arguments. The queue does not count.

@@ -133,7 +133,7 @@ class ClaimVerbs(EngineUser):
             values |= {"positions": positions or {}, "seen": sorted(cursor.types) or None}
             answers = await self._engine.run(partial(claim_plan, versions, claimers, values))
             jobs = _in_index_order(answers)
-            if not jobs and await self._engine.run(partial(cancel_expired, versions, 1_000)) > 0:
+            if not jobs and any(await self._engine.run(partial(cancel_expired, versions, 1_000))):
                 continue  # expired jobs may have stood before those that are due
             cursor.end(jobs, limit)
             if jobs or not positions or not cursor.found_nothing():

@@ -25,7 +25,7 @@ from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.engine import EngineUser, only_answer
 from tenure.postgres.notify import Overflow, queues_to_wake
 from tenure.postgres.statement import Atomic, Plan, Statement, carried, if_any, statement
-from tenure.postgres.unique_jobs import UniqueJobs, insert_unique
+from tenure.postgres.unique_jobs import UniqueJobs, check_isolation, insert_unique
 
 
 class JobGroup(NamedTuple):
@@ -87,6 +87,8 @@ def _insert_groups(
     *,
     in_transaction: bool,
 ) -> Plan[list[list[Enqueued | Refused]]]:
+    if in_transaction and any(job.unique is not None for group in groups for job in group.jobs):
+        yield from check_isolation()
     answers: list[list[Enqueued | Refused]] = [[] for _ in groups]
     # In the order of the contracts, so that two batches lock the scopes of their unique jobs in one order.
     contracts = [(group.bound.contract.name, group.bound.contract.version) for group in groups]
@@ -160,8 +162,8 @@ def _insert_unique(
     def insert(part: Sequence[int], new_ids: Sequence[int]) -> Plan[None]:
         yield _insert_with_ids(group, part, new_ids, created_by)
 
-    contract = group.bound.contract.name
-    unique = UniqueJobs(contract, jobs, group.payloads, created_by, ids, holds=in_transaction)
+    contract = group.bound.contract
+    unique = UniqueJobs(contract.name, contract.initial, jobs, group.payloads, created_by, ids, holds=in_transaction)
     answers = yield from insert_unique(unique, places, insert)
     # A key stands for the job in the way from now on. A refused call stores no key.
     moved = [(n, answer.job_id) for n in ids if isinstance(answer := answers[n], Enqueued) and not answer.made]

@@ -1,4 +1,4 @@
-"""Quarantine of jobs that cannot be logged: a failing claim finds them, later claims skip them, upkeep retries them.
+"""Quarantine of jobs that cannot be logged: failing claims and cancels find them, later ones skip them, upkeep retries.
 
 A claim logs each job that it takes in the same statement. One job whose log row PostgreSQL refuses (its partition is
 missing, its number is taken, a trigger raises) would fail every claim that meets it.
@@ -88,13 +88,18 @@ def _isolate(bound: BoundContract, versions: Sequence[str], ids: list[int]) -> P
                 missing[part[0] // ID_UNIT] = reason
             else:
                 found[part[0]] = reason
+    yield from quarantine(found)
+    for unit, reason in missing.items():
+        yield from _quarantine_jobs_of_range(unit, reason, ids)
+    return bool(found or missing)
+
+
+def quarantine(found: Mapping[int, str]) -> Plan[None]:
+    """Leave these jobs out of claims, each with the reason why it cannot be logged; nothing happens without jobs."""
     if found:
         yield statement("quarantine_jobs", {"ids": list(found), "reasons": list(found.values())})
     for job_id, reason in found.items():
         _log.error("job %d cannot be logged; claims skip it for some minutes: %s. Next: tenure verify", job_id, reason)
-    for unit, reason in missing.items():
-        yield from _quarantine_jobs_of_range(unit, reason, ids)
-    return bool(found or missing)
 
 
 def _lacks_partition(error: psycopg.Error) -> bool:

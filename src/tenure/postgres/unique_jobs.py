@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tenure.errors import DuplicateJob, Refused
+from tenure.errors import BadInput, DuplicateJob, Refused
 from tenure.jobs import validation
 from tenure.jobs.job import TIMEOUT, NewJob
 from tenure.jobs.outcome import Enqueued
@@ -37,6 +37,8 @@ class UniqueJobs(NamedTuple):
     """Unique jobs of one contract to enqueue."""
 
     contract: str
+    #: The state in which jobs of this contract begin; only there is a job replaced.
+    initial: str
     jobs: Sequence[NewJob]
     payloads: Sequence[str]
     created_by: str | None
@@ -77,6 +79,19 @@ def insert_unique(new: UniqueJobs, places: Sequence[int], insert: Insert) -> Pla
     return answers
 
 
+def check_isolation() -> Plan[None]:
+    """Refuse unique jobs in a caller's transaction that does not see what others committed since it began.
+
+    It would judge by old rows: a job that has ended since would be in the way, and nothing would be made.
+    """
+    ((level,),) = yield statement("read_isolation", {})
+    if level != "read committed":
+        raise BadInput(
+            f"a unique job cannot be enqueued in a transaction with the isolation level {level}: it does not see what "
+            "others committed since it began. Next: use READ COMMITTED here, or enqueue after your commit"
+        )
+
+
 def _insert_part(
     new: UniqueJobs, places: Sequence[int], scopes: Mapping[int, _Scope], insert: Insert
 ) -> Plan[dict[int, Enqueued | Refused]]:
@@ -90,7 +105,7 @@ def _insert_part(
     yield statement("lock_unique_jobs", locked)
     values = {
         **locked, "modes": [rule.mode for rule in rules], "periods": [rule.period_ms for rule in rules],
-        "replaces": replaces, "holds": new.holds, "created_by": new.created_by,
+        "replaces": replaces, "holds": new.holds, "initial": new.initial, "created_by": new.created_by,
         "payloads": [new.payloads[n] if each else None for n, each in zip(places, replaces, strict=True)],
         "dues": [job.run_at and validation.to_utc("run_at", job.run_at) for job in jobs],
         "delays": [job.delay_ms for job in jobs], "ids": [new.ids.get(n) for n in places],

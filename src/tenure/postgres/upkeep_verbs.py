@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from tenure.errors import TenureError
+from tenure.errors import Refused, TenureError
 from tenure.jobs import validation
 from tenure.jobs.expiry import EXPIRED
 from tenure.jobs.job import UPKEEP
@@ -17,6 +17,7 @@ from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_lost
 from tenure.postgres.move import Batch, is_row_error, move, not_logged
+from tenure.postgres.quarantine import quarantine
 from tenure.postgres.ranges import group_by_range
 from tenure.postgres.settle import settle_after, settle_plan
 from tenure.postgres.statement import Atomic, Plan, statement
@@ -55,7 +56,8 @@ class UpkeepVerbs(EngineUser):
         registry = self._engine.registry
         await self._engine.run(registry.load)
         known = [bound for contract in registry.contracts() for bound in registry.versions(contract.name)]
-        return await self._engine.run(lambda: cancel_expired(known, limit))
+        cancelled, _ = await self._engine.run(lambda: cancel_expired(known, limit))
+        return cancelled
 
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Settle all jobs of this contract that a crash left at a commit point, `limit` at a time."""
@@ -89,9 +91,12 @@ def reap_plan(
     return (yield from settle_after(bound, outcomes))
 
 
-def cancel_expired(known: Sequence[BoundContract], limit: int) -> Plan[int]:
-    """Cancel jobs of these contracts that expired before they began, by their contracts' cancel paths."""
-    done = 0
+def cancel_expired(known: Sequence[BoundContract], limit: int) -> Plan[tuple[int, int]]:
+    """Cancel jobs of these contracts that expired before they began, by their contracts' cancel paths.
+
+    Returns how many it cancelled, and how many cannot be logged: these go into quarantine, so that no claim meets them.
+    """
+    cancelled = quarantined = 0
     bounds = {(bound.contract.name, bound.contract.version): bound for bound in known}
     names = {"contracts": [name for name, _ in bounds], "versions": [version for _, version in bounds]}
     for which in (yield statement("list_contracts_with_expired_jobs", {**names, "limit": limit})):
@@ -99,8 +104,12 @@ def cancel_expired(known: Sequence[BoundContract], limit: int) -> Plan[int]:
         values = {"limit": limit, "reason": EXPIRED}
         outcomes = yield from _find_and_move(bound, "find_expired_unbegun", "cancel", values)
         outcomes = yield from settle_after(bound, outcomes)
-        done += sum(isinstance(outcome, Moved) for outcome in outcomes)
-    return done
+        cancelled += sum(isinstance(outcome, Moved) for outcome in outcomes)
+        refused = (one for one in outcomes if isinstance(one, Refused) and one.reason_code == "NOT_LOGGED")
+        unlogged = {one.job_id: str(one)[:500] for one in refused if one.job_id is not None}
+        yield from quarantine(unlogged)
+        quarantined += len(unlogged)
+    return cancelled, quarantined
 
 
 def promote_plan(bound: BoundContract, limit: int, ids: Sequence[int] | None = None) -> Plan[list[Outcome]]:

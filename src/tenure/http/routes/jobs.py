@@ -52,7 +52,7 @@ class Enqueue(RequestBody):
         "The arguments in the payload that must be equal; default all."
     )
     on_conflict: OnConflict | None = optional(
-        "With a unique job in the way: return it (default), replace its payload and time while it waits, or refuse."
+        "With a unique job in the way: return it (default), replace its payload and time till it begins, or refuse."
     )
     expires_at: Annotated[StrictStr, Field(json_schema_extra={"format": "date-time"})] | None = optional(
         "The job is cancelled if it was not claimed before, with a time zone. Not with expires_seconds."

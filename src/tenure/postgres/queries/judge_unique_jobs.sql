@@ -4,7 +4,8 @@
 -- last one, while its period lasts. A finished job is in the way in no other case. Live jobs are read by id; `job_done`
 -- and `event` are never read. A job that waits is locked where the call replaces it, and where the caller's transaction
 -- goes on (`holds`): it is claimed after that commit. The lock is taken only if the job still waits, so a claim that was
--- faster wins. A replacement writes one log row, which is no hop.
+-- faster wins. Replaced is only a job that stands as it was made, in its contract's initial state: no claim has begun it,
+-- and nobody has decided about it. A replacement writes one log row, which is no hop.
 with call as materialized (
     select *
     from unnest(
@@ -18,7 +19,12 @@ known as materialized (
     select call.n, call.replaces or :holds::boolean as holds, row.*
     from call
     cross join lateral (
-        select job_id, array_remove(earlier || job_id, null) as ids, made_at from tenure.unique_job
+        select job_id, made_at,
+               -- A period looks at its first job alone, and only while it lasts: jobs of earlier periods may live long.
+               case when call.mode <> 'period' then array_remove(earlier || job_id, null)
+                    when made_at + call.period_ms * interval '1 millisecond' > clock_timestamp()
+                    then array_remove(array[job_id], null) else '{}' end as ids
+        from tenure.unique_job
         where contract = :contract::text and tenant_id = call.tenant_id and type = call.type and scope = call.scope
     ) as row
 ),
@@ -33,7 +39,7 @@ locked as materialized (
     select each.n, job.*
     from each
     cross join lateral (
-        select id, updated_at, state, pending is null as may_change from tenure.job
+        select id, updated_at, role, claims = 0 and state = :initial::text and pending is null as may_change from tenure.job
         where job.id = each.id and role in ('ready', 'waiting')
         for update
     ) as job
@@ -61,9 +67,10 @@ decided as materialized (
 replaced as (
     update tenure.job
     set payload = call.payload, seq = job.seq + 1,
-        due_at = coalesce(call.due_at, decided.t + coalesce(call.delay_ms, 0) * interval '1 millisecond'),
-        expires_at = case when job.claims = 0
-                          then coalesce(call.expires_at, decided.t + call.expires_ms * interval '1 millisecond') end,
+        -- As at an enqueue: a job that waits for a decision has a due time only if the caller gave one.
+        due_at = coalesce(call.due_at, decided.t + coalesce(call.delay_ms, case when locked.role = 'ready' then 0 end)
+                                       * interval '1 millisecond'),
+        expires_at = coalesce(call.expires_at, decided.t + call.expires_ms * interval '1 millisecond'),
         updated_at = greatest(decided.t, locked.updated_at + interval '1 microsecond'),
         -- This log row shows as no event. The next row that does names the one before this run as its cause.
         hidden = int4range(case when upper(job.hidden) = job.seq + 1 then lower(job.hidden) else job.seq + 1 end, job.seq + 2)

@@ -6,7 +6,7 @@ with clock as materialized (
 select distinct contract, version
 from clock cross join lateral (
     select contract, version from tenure.job
-    where expires_at <= clock.t and role in ('ready', 'waiting') and claims = 0
+    where expires_at <= clock.t and role in ('ready', 'waiting') and claims = 0 and quarantined_at is null
       and (contract, version) in (select * from unnest(:contracts::text[], :versions::text[]))
     order by expires_at
     limit :limit::bigint
