@@ -360,3 +360,9 @@ async def test_the_loops_of_upkeep_publish_what_a_new_job_wrote(
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
     assert found == [job_id]
+
+
+async def test_a_queue_is_new_to_the_first_publisher_alone(store: Store) -> None:
+    urls = {"default": "https://queue.example/1/default", "mail": "https://queue.example/1/mail"}
+    assert await store.outbox.publish(urls) == ["default", "mail"]
+    assert await store.outbox.publish(urls) == []

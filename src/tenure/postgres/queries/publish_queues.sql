@@ -1,8 +1,8 @@
 -- Publish the wake-ups of these queues from now on, or say that a publisher still does; return those that are new.
 -- When it is time, the fill begins again, with the jobs that were not to be seen before; it skips those with a wake-up.
-insert into tenure.published_queue as known (queue, url, fill_end)
-select given.queue, given.url, coalesce(pg_sequence_last_value('tenure.job_id_seq'), 0)
-from unnest(:queues::text[], :urls::text[]) as given (queue, url)
+insert into tenure.published_queue as known (queue, url, fill_end, added_at, seen_at)
+select given.queue, given.url, coalesce(pg_sequence_last_value('tenure.job_id_seq'), 0), clock.t, clock.t
+from (select clock_timestamp() as t) as clock, unnest(:queues::text[], :urls::text[]) as given (queue, url)
 order by given.queue
 on conflict (queue) do update
 set url = excluded.url, seen_at = clock_timestamp(),
