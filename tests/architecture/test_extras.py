@@ -82,7 +82,7 @@ def run_bare(bare: Path, source: str, *arguments: str, cwd: Path | None = None) 
     """Run Python without any other library."""
     begin = f"import sys; sys.path += [{str(ROOT / 'src')!r}, {str(bare)!r}]\n"
     command = [sys.executable, "-I", "-S", "-c", begin + source, *arguments]
-    ours = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    ours = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PYTEST_ADDOPTS")}
     return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=cwd, env=ours)
 
 
