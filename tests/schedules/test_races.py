@@ -143,7 +143,7 @@ def beside(db: Harness, stop_at: int, change: Callable[[Store], Any]) -> tuple[l
     return reached, waited
 
 
-@pytest.mark.parametrize("stop_at", range(1, 9))
+@pytest.mark.parametrize("stop_at", range(1, 10))
 def test_a_pause_comes_before_or_after_a_fire(db: Harness, stop_at: int) -> None:
     declare(db.dsn, DAILY)
     reached, waited = beside(db, stop_at, lambda store: store.schedules.pause("report", actor="ann"))
@@ -159,7 +159,7 @@ def test_a_pause_comes_before_or_after_a_fire(db: Harness, stop_at: int) -> None
     assert with_store(db.dsn, lambda store: store.schedules.fire_due()).jobs == 0
 
 
-@pytest.mark.parametrize("stop_at", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 4, 5, 7, 9])
 def test_a_changed_declaration_comes_before_or_after_a_fire(db: Harness, stop_at: int) -> None:
     declare(db.dsn, DAILY)
     other = schedule(cron="30 0 * * *", overlap="allow", tz="Asia/Tokyo")
@@ -173,8 +173,8 @@ def test_a_changed_declaration_comes_before_or_after_a_fire(db: Harness, stop_at
 
 def test_a_deleted_schedule_is_not_fired(db: Harness) -> None:
     with_store(db.dsn, lambda store: store.schedules.put(DAILY, application="shop", by="ann"))
-    reached, waited = beside(db, 3, lambda store: store.schedules.remove("report"))
-    assert reached[2] == "lock_due_schedule"
+    reached, waited = beside(db, 4, lambda store: store.schedules.remove("report"))
+    assert reached[3] == "lock_due_schedule"
     assert not waited
     assert db.value("select count(*) from tenure.job") == 0
 
