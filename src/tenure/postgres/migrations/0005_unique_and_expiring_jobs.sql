@@ -23,6 +23,7 @@ create index unique_job_check on tenure.unique_job (check_at);
 alter table tenure.job add column expires_at timestamptz;
 alter table tenure.job_done add column expires_at timestamptz;
 -- Jobs without an expiry have no entry, and a job that was claimed has none either.
+-- squawk-ignore require-concurrent-index-creation
 create index job_expiring on tenure.job (expires_at) where expires_at is not null and role in ('ready', 'waiting');
 
 -- Whether a job has expired at time `t`. A job that was claimed once has begun: it does not expire any more.
