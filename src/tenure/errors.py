@@ -13,6 +13,9 @@
     │   ├── Busy                        another transaction has locked the row; try again
     │   ├── ScheduleNotFound
     │   ├── ScheduleConflict            the schedule's code, tenant or running job forbids it
+    │   ├── FlowNotFound
+    │   ├── FlowConflict                the flow's state forbids it
+    │   ├── WaitingForParents           the job is a node of a flow that has not started
     │   ├── IdempotencyConflict         the key was used before with another body
     │   └── DuplicateJob                a unique job is in the way; names it
     ├── ContractError
@@ -204,6 +207,38 @@ class DuplicateJob(Refused):
             f"job {job_id} of type {type_} is in the way of this unique job; nothing was made. "
             f"Next: tenure jobs show {job_id}",
         )
+
+
+class FlowNotFound(Refused):
+    """No flow has this id, or it was deleted with its jobs."""
+
+    code = "FLOW_NOT_FOUND"
+
+    def __init__(self, flow_id: int) -> None:
+        super().__init__(None, f"no flow has the id {flow_id}. Next: tenure flows list")
+
+
+class FlowConflict(Refused):
+    """The flow is in a state that does not allow the call."""
+
+    code = "FLOW_CONFLICT"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(None, message)
+
+
+class WaitingForParents(Refused):
+    """The job is a node of a flow and is not made before the nodes that it needs have ended."""
+
+    code = "WAITING_FOR_PARENTS"
+
+    def __init__(self, job_id: int, flow_id: int, node: str, state: str = "waiting") -> None:
+        what = "it waits for its parents" if state == "waiting" else f"it is {state}, and has not run"
+        super().__init__(
+            job_id, f"job {job_id} is node {node!r} of flow {flow_id}: {what}. Next: tenure flows show {flow_id}"
+        )
+        self.flow_id = flow_id
+        self.node = node
 
 
 class ContractError(TenureError):
@@ -411,14 +446,15 @@ _DEFAULT_ATTRIBUTES: Final[Mapping[type[Refused], Mapping[str, Any]]] = {
     InvalidTransition: {"trigger": "", "state": ""},
     StaleLease: {"held_by": None, "since": None},
     NotDue: {"due_at": None},
+    WaitingForParents: {"flow_id": 0, "node": ""},
     IdempotencyConflict: {"key": ""},
 }
 _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
     error_class.code: error_class
     for error_class in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
-        IdempotencyConflict, DuplicateJob, ScheduleNotFound, ScheduleConflict, CannotConnect, Unavailable, NotPermitted,
-        ConnectionLost,
+        IdempotencyConflict, DuplicateJob, ScheduleNotFound, ScheduleConflict, FlowNotFound, FlowConflict,
+        WaitingForParents, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
     )
 }  # fmt: skip
 

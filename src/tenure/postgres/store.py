@@ -4,7 +4,7 @@
     store.letters    dead letters        store.queues   queues and pauses     store.history  retention
     store.keys       API keys            store.types    options of job types  store.audit    reads of the audit
     store.workers    live workers        store.watch    the work of upkeep
-    store.schedules  schedules
+    store.schedules  schedules            store.flows    flows
 
 Each group of verbs is a class in the module that also has its plans. Batch methods return one answer or refusal per
 job; their single forms raise the refusal. After a deadlock the engine runs the operation again.
@@ -22,6 +22,7 @@ from tenure.postgres.audit_reads import Audit
 from tenure.postgres.dead_letters import DeadLetters
 from tenure.postgres.engine import Engine
 from tenure.postgres.enqueue import EnqueueVerbs
+from tenure.postgres.flows import Flows
 from tenure.postgres.hold import HolderVerbs
 from tenure.postgres.job_types import JobTypes
 from tenure.postgres.live_workers import Workers
@@ -52,6 +53,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.workers = Workers(engine)
         self.outbox = Outbox(engine)
         self.schedules = Schedules(engine, max_bytes)
+        self.flows = Flows(engine, max_bytes)
 
     @classmethod
     async def connect(
