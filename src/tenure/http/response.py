@@ -63,17 +63,29 @@ def job(one: Job) -> dict[str, Any]:
 
 def claim(one: Job, contract: Contract) -> dict[str, Any]:
     """A claimed job, and the proof that its holder sends with every call."""
+    execution_key = f"{one.id}:{one.counter if contract.execution_key == 'counter' else one.claims}"
+    return {"job": job(one), **lease(one), "execution_key": execution_key}
+
+
+def lease(one: Job) -> dict[str, Any]:
+    """The lease of a claimed job."""
     lease_seconds = None  # for workers that do not trust their own clock; both times are the database's
     if one.lease_expires_at is not None and one.started_at is not None:
         lease_seconds = max(0.0, round((one.lease_expires_at - one.started_at).total_seconds(), 3))
     return {
-        "job": job(one),
-        "claims": one.claims,
-        "lease_token": str(one.lease_token),
-        "lease_expires_at": _time(one.lease_expires_at),
+        "claims": one.claims, "lease_token": str(one.lease_token), "lease_expires_at": _time(one.lease_expires_at),
         "lease_seconds": lease_seconds,
-        "execution_key": f"{one.id}:{one.counter if contract.execution_key == 'counter' else one.claims}",
-    }
+    }  # fmt: skip
+
+
+def task(one: Job) -> dict[str, Any]:
+    """What a worker of document 001 is to do, in its words; outside a DAG without its name and inputs."""
+    return {
+        "task_id": str(one.id), "attempt": one.counter, "job": {"dag_name": None, "name": one.type},
+        "operator": one.type, "config": one.payload, "inputs": [],
+        "max_attempts": one.max_attempts, "queue": one.queue, "tenant_id": one.tenant_id, "trace_id": one.trace_id,
+        "correlation_id": one.correlation_id, "created_at": _time(one.created_at),
+    }  # fmt: skip
 
 
 def outcome(result: Any, job_id: int | None = None) -> dict[str, Any]:

@@ -28,10 +28,11 @@ from tenure.http import response
 from tenure.http.application import ApiRequest, parse_job_id
 from tenure.http.models import fields
 from tenure.http.models.fields import MAX_ITEMS, RequestBody, described, optional
+from tenure.http.response import FastJsonResponse
 from tenure.http.routes.holding import FailureFacts
 from tenure.http.routes.jobs import Job as WholeJob
 from tenure.jobs.holder_call import HolderCall
-from tenure.jobs.job import Failure, Held, Job
+from tenure.jobs.job import Failure, Held
 from tenure.jobs.live_worker import LiveWorker
 from tenure.postgres.claim import Claimer
 from tenure.postgres.move import UNKNOWN_VERSION
@@ -136,7 +137,7 @@ _VERBS = {"Completed": "succeed", "Failed": "fail", "Canceled": "cancelled"}
 _REASONS = {JobNotFound: "NotFound", NotDue: "NotDue", Busy: "Busy", StaleLease: "LeaseLost"}
 
 
-async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any]:
+async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any] | FastJsonResponse:
     """Claim a task by its id: `Claimed` with the lease, or `NotClaimed` with the reason."""
     token, calls, who = _lease_token(request.headers.get("idempotency-key")), request.calls, request.caller
     try:
@@ -149,11 +150,10 @@ async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any]:
     calls.remember_attempt(job)
     worker = LiveWorker(body.worker_id, (job.queue,), (job.contract,), tuple(body.types or (job.type,)))
     calls.presence.record(worker, unbound=False)
-    claimed = response.claim(job, await calls.store.contract(job.contract, job.version))
-    answer = {name: claimed[name] for name in ("claims", "lease_token", "lease_expires_at", "lease_seconds")}
+    answer = {"status": "Claimed", "attempt": job.counter, **response.lease(job), "task": response.task(job)}
     if body.job:
-        answer["job"] = claimed["job"]
-    return {"status": "Claimed", "attempt": job.counter, **answer, "task": _task(job)}
+        answer["job"] = response.job(job)
+    return FastJsonResponse(answer)
 
 
 async def task_heartbeat(request: ApiRequest, body: TaskHeartbeat) -> dict[str, Any]:
@@ -232,13 +232,3 @@ async def _held(request: ApiRequest, body: TaskHeartbeat) -> Held:
     if claims is None:
         raise StaleLease(job_id)
     return await calls.held(job_id, claims, body.lease_token, request.caller)
-
-
-def _task(job: Job) -> dict[str, Any]:
-    """What a worker is to do, in the document's words; outside a DAG without its name and inputs."""
-    return {
-        "task_id": str(job.id), "attempt": job.counter, "job": {"dag_name": None, "name": job.type},
-        "operator": job.type, "config": job.payload, "inputs": [],
-        "max_attempts": job.max_attempts, "queue": job.queue, "tenant_id": job.tenant_id, "trace_id": job.trace_id,
-        "correlation_id": job.correlation_id, "created_at": job.created_at,
-    }  # fmt: skip
