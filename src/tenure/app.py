@@ -34,6 +34,7 @@ from tenure.errors import BadInput, JobFailed, TenureError
 from tenure.jobs import validation
 from tenure.jobs.job import Job, NewJob
 from tenure.jobs.job_type import JobType
+from tenure.jobs.keyword_options import only_known_options
 from tenure.jobs.live_worker import LiveWorker, host_and_pid, module_name
 from tenure.jobs.outcome import Enqueued
 from tenure.middleware import Middleware, enqueue_through, run_without_waiting
@@ -66,6 +67,7 @@ _REMOTE_NEXT = {
 class App(TaskVerbs, ScheduleVerbs):
     """Tasks, and the database or the dispatcher that keeps their jobs."""
 
+    @only_known_options("App")
     def __init__(
         self,
         database_url: str | None = None,
@@ -93,7 +95,7 @@ class App(TaskVerbs, ScheduleVerbs):
         self._declared: set[JobType] = set()
         self._schedules: dict[str, Schedule] = {}
         self._seen_workers = SeenWorkers()
-        self._module = module_name(sys._getframe(1).f_globals)
+        self._module = module_name(sys._getframe(2).f_globals)  # behind the check of the options
         self._transaction_calls: TransactionCalls | None = None
         self._connections = Connections(
             database_url or self.settings.database_url, self.settings, self._forget, self._seen_workers.close,
@@ -231,6 +233,7 @@ class App(TaskVerbs, ScheduleVerbs):
             return known
         return (await (await self._client()).contracts())[job.contract]
 
+    @only_known_options("app.run_worker")
     def run_worker(
         self,
         *,
@@ -262,6 +265,7 @@ class App(TaskVerbs, ScheduleVerbs):
         collect_seldom()
         run_standalone(self.worker(**options), until_idle=until_idle)
 
+    @only_known_options("app.worker")
     def worker(
         self,
         *,

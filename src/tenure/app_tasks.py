@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
 
 from tenure.contracts.declaration import Contract
@@ -10,6 +11,7 @@ from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.expiry import Expires
 from tenure.jobs.job_type import JobType, check_job_type
+from tenure.jobs.keyword_options import only_known_options
 from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
 from tenure.task import Decorator, Options, Task, check_timeout
 
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: Options of `task.options` that say something about one job alone, and what to do with them.
+_OF_ONE_JOB = dict.fromkeys(
+    ("run_at", "key", "trace_id", "correlation_id", "notify"), "give it to the enqueue: task.options(…).enqueue(…)"
+)
 
 
 class TaskVerbs:
@@ -48,6 +55,7 @@ class TaskVerbs:
         contract: str | None = None,
         priority: int = 5,
         tenant: str = "default",
+        delay: float | timedelta | None = None,
         timeout: float | None = None,
         isolation: Literal["none", "process"] = "none",
         unique: UniqueOption | None = None,
@@ -62,6 +70,7 @@ class TaskVerbs:
         backoff_cap: float | None = None,
         on_exhausted: str | None = None,
     ) -> Decorator: ...
+    @only_known_options("@app.task", elsewhere=_OF_ONE_JOB)
     def task(
         self,
         function: Any = None,
@@ -72,6 +81,7 @@ class TaskVerbs:
         contract: str | None = None,
         priority: int = 5,
         tenant: str = "default",
+        delay: float | timedelta | None = None,
         timeout: float | None = None,
         isolation: Literal["none", "process"] = "none",
         unique: UniqueOption | None = None,
@@ -93,6 +103,7 @@ class TaskVerbs:
         contract        the contract of its jobs; default: the app's
         priority        0 goes first, 9 last
         tenant          the tenant of its jobs
+        delay           seconds or a timedelta: how long a job waits from its enqueue
         timeout         seconds that a run may take; default: six hours
         unique          at most one such job: "waiting" (while one waits), "active" (while one waits or runs), or a
                         timedelta (from the creation of one)
@@ -126,6 +137,7 @@ class TaskVerbs:
         contract: str | None = None,
         priority: int = 5,
         tenant: str = "default",
+        delay: float | timedelta | None = None,
         timeout: float | None = None,
         isolation: Literal["none", "process"] = "none",
         unique: UniqueOption | None = None,
@@ -143,9 +155,11 @@ class TaskVerbs:
         full_name = own_name = validation.check_name("type", name or function.__name__)
         if self.name is not None:
             full_name = validation.check_name("type", f"{self.name}.{own_name}")
+        if delay is not None:
+            validation.check_integer("delay_ms", validation.to_milliseconds("delay", delay), 0, validation.MAX_DELAY_MS)
         given = Options(
             queue=validation.check_name("queue", queue or self._queue), contract=contract or self._contract,
-            priority=priority, tenant=tenant, timeout=None if timeout is None else check_timeout(timeout),
+            priority=priority, tenant=tenant, delay=delay, timeout=None if timeout is None else check_timeout(timeout),
             unique=unique_rule(unique, unique_by, on_conflict), expires=expires,
         )  # fmt: skip
         if not full_name.isprintable() or own_name == "<lambda>":

@@ -73,7 +73,7 @@ class RunningJob:
         self.stop_reason: StopReason | None = None
         #: Whether a call may have been done although its answer was lost.
         self.answer_lost = False
-        #: Whether its handler called `ctx.complete_in`. Only the job's log tells whether that transaction has committed.
+        #: Whether its handler called `ctx.complete_in`. Only the job's log tells whether that has committed.
         self.ends_in_transaction = False
         #: Whether the handler has ended: from then on its outcome is reported and the job no longer interrupted.
         self.handler_ended = False
