@@ -1,7 +1,7 @@
 """An application: its declared tasks, and access to their jobs.
 
     App()        connects to nothing; the first enqueue, result or worker does
-    @app.task    makes a task of a function
+    @app.task    makes a task of a function (`app_tasks.py`)
     @app.every   enqueues a task again and again (`app_schedules.py`)
     app.run_worker() or `tenure worker module:app`
 
@@ -19,9 +19,10 @@ import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from tenure.app_schedules import ScheduleVerbs, declare_as_worker, declare_regularly, fingerprints
+from tenure.app_tasks import TaskVerbs
 from tenure.client.bulk_enqueue import BulkEnqueue, SendBatch
 from tenure.client.connections import Connections
 from tenure.client.garbage_collection import collect_seldom
@@ -31,20 +32,18 @@ from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, JobFailed, TenureError
 from tenure.jobs import validation
-from tenure.jobs.expiry import Expires
 from tenure.jobs.job import Job, NewJob
-from tenure.jobs.job_type import JobType, check_job_type
+from tenure.jobs.job_type import JobType
+from tenure.jobs.keyword_options import only_known_options
 from tenure.jobs.live_worker import LiveWorker, host_and_pid, module_name
 from tenure.jobs.outcome import Enqueued
-from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
 from tenure.middleware import Middleware, enqueue_through, run_without_waiting
 from tenure.settings import Settings
-from tenure.task import CHILD, Call, Decorator, Options, Task, Ticket, check_timeout
+from tenure.task import CHILD, Call, Task, Ticket
 
 if TYPE_CHECKING:
     from tenure.client.connections import JobClient
     from tenure.client.transaction_calls import TransactionCalls
-    from tenure.context import Context
     from tenure.jobs.connection_types import AsyncConnection, SyncConnection
     from tenure.jobs.holder_call import HolderCall
     from tenure.jobs.outcome import Moved, Noted
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from tenure.worker import Worker
 
 _log = logging.getLogger("tenure")
-P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -66,9 +64,10 @@ _REMOTE_NEXT = {
 }  # fmt: skip
 
 
-class App(ScheduleVerbs):
+class App(TaskVerbs, ScheduleVerbs):
     """Tasks, and the database or the dispatcher that keeps their jobs."""
 
+    @only_known_options("App")
     def __init__(
         self,
         database_url: str | None = None,
@@ -96,7 +95,7 @@ class App(ScheduleVerbs):
         self._declared: set[JobType] = set()
         self._schedules: dict[str, Schedule] = {}
         self._seen_workers = SeenWorkers()
-        self._module = module_name(sys._getframe(1).f_globals)
+        self._module = module_name(sys._getframe(2).f_globals)  # behind the check of the options
         self._transaction_calls: TransactionCalls | None = None
         self._connections = Connections(
             database_url or self.settings.database_url, self.settings, self._forget, self._seen_workers.close,
@@ -107,132 +106,6 @@ class App(ScheduleVerbs):
     def application(self) -> str:
         """The owner of options, workers and warnings: the app's name, else the module that created it."""
         return getattr(self, "name", None) or self._module
-
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        contract: str | None = None,
-        priority: int = 5,
-        tenant: str = "default",
-        timeout: float | None = None,
-        isolation: Literal["none", "process"] = "none",
-        unique: UniqueOption | None = None,
-        unique_by: Sequence[str] | None = None,
-        on_conflict: OnConflict | None = None,
-        expires: Expires | None = None,
-        max_attempts: int | None = None,
-        lease: float | None = None,
-        heartbeat: float | None = None,
-        sla: float | None = None,
-        backoff_base: float | None = None,
-        backoff_cap: float | None = None,
-        on_exhausted: str | None = None,
-    ) -> Decorator: ...
-    def task(
-        self,
-        function: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        contract: str | None = None,
-        priority: int = 5,
-        tenant: str = "default",
-        timeout: float | None = None,
-        isolation: Literal["none", "process"] = "none",
-        unique: UniqueOption | None = None,
-        unique_by: Sequence[str] | None = None,
-        on_conflict: OnConflict | None = None,
-        expires: Expires | None = None,
-        max_attempts: int | None = None,
-        lease: float | None = None,
-        heartbeat: float | None = None,
-        sla: float | None = None,
-        backoff_base: float | None = None,
-        backoff_cap: float | None = None,
-        on_exhausted: str | None = None,
-    ) -> Any:
-        """Make a task of a function: as `@app.task`, or with options as `@app.task(queue="mail", timeout=30)`.
-
-        name            in the job's row, after the app's name if it has one; default: the function's
-        queue           the queue of its jobs; default: the app's
-        contract        the contract of its jobs; default: the app's
-        priority        0 goes first, 9 last
-        tenant          the tenant of its jobs
-        timeout         seconds that a run may take; default: six hours
-        unique          at most one such job: "waiting" (while one waits), "active" (while one waits or runs), or a
-                        timedelta (from the creation of one)
-        unique_by       the names of the arguments that must be equal; default: all
-        on_conflict     with a unique job in the way: "return" it, "replace" its payload and time till it begins, or
-                        "refuse" with DuplicateJob
-        expires         seconds or a timedelta: a job that has not begun within this time is cancelled
-        isolation       "process": each run has a process of its own, which can be killed
-
-        These are stored in the database for this type of job, where they win over the contract's numbers:
-
-        max_attempts    how often a job is tried, as the contract counts
-        lease           seconds that a claim lasts
-        heartbeat       seconds between two heartbeats, where the contract has such a number
-        sla             seconds that a job is expected to take
-        backoff_base    seconds before the first retry
-        backoff_cap     seconds before a retry, at most
-        on_exhausted    the end of a job whose attempts are spent, where the contract gives the choice
-        """
-        options = {option: value for option, value in locals().items() if option not in ("self", "function")}
-        if function is not None:
-            return self._declare(function, **options)
-        return lambda function: self._declare(function, **options)
-
-    def _declare(
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        contract: str | None = None,
-        priority: int = 5,
-        tenant: str = "default",
-        timeout: float | None = None,
-        isolation: Literal["none", "process"] = "none",
-        unique: UniqueOption | None = None,
-        unique_by: Sequence[str] | None = None,
-        on_conflict: OnConflict | None = None,
-        expires: Expires | None = None,
-        **overrides: Any,
-    ) -> Task[..., Any]:
-        if not callable(function):
-            raise BadInput(f"@app.task takes a function, not {function!r}. Next: pass options by keyword")
-        if isolation not in ("none", "process"):
-            raise BadInput(f"isolation is 'none' or 'process', not {isolation!r}")
-        validation.check_integer("priority", priority, 0, 9)
-        full_name = own_name = validation.check_name("type", name or function.__name__)
-        if self.name is not None:
-            full_name = validation.check_name("type", f"{self.name}.{own_name}")
-        given = Options(
-            queue=validation.check_name("queue", queue or self._queue), contract=contract or self._contract,
-            priority=priority, tenant=tenant, timeout=None if timeout is None else check_timeout(timeout),
-            unique=unique_rule(unique, unique_by, on_conflict), expires=expires,
-        )  # fmt: skip
-        if not full_name.isprintable() or own_name == "<lambda>":
-            raise BadInput("a task needs a name that workers can find. Next: give it one with name=")
-        job_type = _job_type(full_name, given.contract, self.contracts.get(given.contract), overrides)
-        task = Task[..., Any](self, function, full_name, given, isolation, job_type)
-        if (other := self.tasks.setdefault(full_name, task)) is not task:
-            where = f"{other.function.__module__}.{other.function.__qualname__}"
-            raise BadInput(f"task {full_name!r} is already declared by {where}. Next: give one of them another name=")
-        return task
 
     async def enqueue_many(
         self,
@@ -360,6 +233,7 @@ class App(ScheduleVerbs):
             return known
         return (await (await self._client()).contracts())[job.contract]
 
+    @only_known_options("app.run_worker")
     def run_worker(
         self,
         *,
@@ -391,6 +265,7 @@ class App(ScheduleVerbs):
         collect_seldom()
         run_standalone(self.worker(**options), until_idle=until_idle)
 
+    @only_known_options("app.worker")
     def worker(
         self,
         *,
@@ -574,22 +449,6 @@ class App(ScheduleVerbs):
             self._transaction_calls = TransactionCalls(self.settings, through)
         done = work(self._transaction_calls)
         return done if waits else run_without_waiting(done)
-
-
-def _job_type(name: str, contract: str, known: Contract | None, overrides: Mapping[str, Any]) -> JobType | None:
-    """Return the options of `@app.task` that override the contract for every job of this type; None without any."""
-    names = {
-        "lease": "lease_ttl_sec", "heartbeat": "heartbeat_sec", "sla": "sla_sec", "max_attempts": "max_attempts",
-        "backoff_base": "backoff_base_ms", "backoff_cap": "backoff_cap_ms", "on_exhausted": "on_exhausted",
-    }  # fmt: skip
-    given = {names[option]: value for option, value in overrides.items() if value is not None}
-    for span in ("backoff_base_ms", "backoff_cap_ms"):
-        if span in given:
-            given[span] = validation.to_milliseconds(span, given[span])
-    declared = JobType(name, contract, **given) if given else None
-    if declared is not None and known is not None:  # refused here, not at the first enqueue
-        check_job_type(known, declared)
-    return declared
 
 
 def _namespace(name: str) -> str:

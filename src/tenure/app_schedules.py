@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 from tenure.context import current
 from tenure.errors import UNREACHABLE, BadInput, NotPermitted
 from tenure.jobs import validation
+from tenure.jobs.keyword_options import only_known_options
 from tenure.jobs.live_worker import host_and_pid
 from tenure.schedules.decision import Missed, Overlap
 from tenure.schedules.declaration import Schedule, declare
@@ -118,16 +119,19 @@ class ScheduleVerbs:
         tz: str = "UTC", name: str | None = None, missed: Missed = "once", overlap: Overlap = "skip",
         jitter: float = 0.0,
     ) -> EveryWithArguments: ...  # fmt: skip
+    @only_known_options("@app.every")
     def every(
         self, cron: str | None = None, /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-        name: str | None = None, missed: str = "once", overlap: str = "skip", **when: Any,
+        seconds: int | None = None, minutes: int | None = None, hours: int | None = None, days: int | None = None,
+        tz: str = "UTC", name: str | None = None, missed: Missed = "once", overlap: Overlap = "skip",
+        jitter: float = 0.0,
     ) -> Any:  # fmt: skip
         """Enqueue a task again and again: by a cron expression, or every so many seconds, minutes, hours or days.
 
         It stands above `@app.task`. `args` and `kwargs` are the arguments of each call. Workers store the schedule when
         they start.
         """
-        times = timing(cron, **when)
+        times = timing(cron, seconds=seconds, minutes=minutes, hours=hours, days=days, tz=tz, jitter=jitter)
 
         def declare_schedule(task: object) -> Any:
             if not isinstance(task, Task):
@@ -145,6 +149,7 @@ class ScheduleVerbs:
 
         return declare_schedule
 
+    @only_known_options("app.schedule")
     async def schedule(
         self, name: str, call: Call[Any], cron: str | None = None, /, *, seconds: int | None = None,
         minutes: int | None = None, hours: int | None = None, days: int | None = None, tz: str = "UTC",

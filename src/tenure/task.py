@@ -25,6 +25,7 @@ from tenure.jobs.expiry import Expires, check_expiry, parse_expires
 from tenure.jobs.job import TIMEOUT as TIMEOUT
 from tenure.jobs.job import NewJob
 from tenure.jobs.job_type import JobType
+from tenure.jobs.keyword_options import only_known_options
 from tenure.jobs.unique import OnConflict, Unique, UniqueOption, changed_rule
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class Task(Generic[P, R]):
         if self.given.expires is not None:
             at, span_ms = parse_expires(self.given.expires)
             if contract is not None:  # of another one, the enqueue knows the paths
-                check_expiry(contract, at, span_ms, None, None)
+                delay_ms = validation.to_milliseconds("delay", self.given.delay)
+                check_expiry(contract, at, span_ms, self.given.run_at, delay_ms)
 
     @property
     def home(self) -> tuple[str, str] | None:
@@ -152,6 +154,7 @@ class Task(Generic[P, R]):
         """Call the function directly, without a job."""
         return self.function(*args, **kwargs)
 
+    @only_known_options("task.options")
     def options(
         self,
         *,
@@ -174,7 +177,7 @@ class Task(Generic[P, R]):
     ) -> Task[P, R]:
         """Return the same task with other options for enqueue; those that are not given stay.
 
-        delay           seconds, or a timedelta, from now
+        delay           seconds, or a timedelta, from now; 0: none
         run_at          not before this time, which has a time zone; not together with delay
         priority        0 goes first, 9 last
         queue           the queue of the job
@@ -197,6 +200,8 @@ class Task(Generic[P, R]):
         changed = {name: value for name, value in locals().items() if name != "self" and value is not None}
         for part in ("unique", "unique_by", "on_conflict"):
             changed.pop(part, None)
+        if (delay is None) != (run_at is None):  # each of them takes the place of the other
+            changed["delay" if delay is None else "run_at"] = None
         if timeout is not None:
             check_timeout(timeout)
         if contract is not None and self.decided_by not in (None, contract):

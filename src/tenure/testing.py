@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from tenure.client.direct import DirectClient
 from tenure.errors import BadInput, NotATestDatabase
 from tenure.jobs.job import Job
+from tenure.jobs.keyword_options import refuse_unknown
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tenure.task import Task
 
 P = ParamSpec("P")
+_SPANS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
 
 
 @contextmanager
@@ -70,6 +72,7 @@ async def advance(app: App, *, allow_any_database: bool = False, **span: float) 
     """
     from tenure.postgres.test_databases import advance as advance_jobs
 
+    refuse_unknown("testing.advance", span, _SPANS)
     await advance_jobs(await _test_store(app, "advance", allow_any_database), timedelta(**span), list(app.tasks))
 
 

@@ -46,8 +46,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "embedded": {"errors", "settings"},
     "integrations": {*LIBRARY, "app", "cli"},
     "dashboard": {*LIBRARY, "http"},
+    "app_tasks": LIBRARY,
     "app_schedules": LIBRARY,
-    "app": {*LIBRARY, "app_schedules", "worker", "upkeep", "flows", "embedded"},
+    "app": {*LIBRARY, "app_tasks", "app_schedules", "worker", "upkeep", "flows", "embedded"},
     "samples": {*LIBRARY, "app"},
     "conformance": {*VALUES, "postgres", "http"},
     "testing": EVERYTHING_BUT_CLI,
@@ -185,7 +186,7 @@ def objection(layer: str, each: Import, source: Path) -> str | None:
     if target == layer:
         return None
     # A package below `App` may name it in an annotation, and no more.
-    below_app = SURFACES | {"task", "context", "middleware", "app_schedules"}
+    below_app = SURFACES | {"task", "context", "middleware", "app_tasks", "app_schedules"}
     if target == "app" and each.for_types_only and layer in below_app:
         return None
     if target not in MAY_IMPORT[layer]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
+from django.utils import timezone
 from django_tasks import task_backends
 
 from tenure import testing
@@ -54,6 +56,17 @@ def test_options_that_are_none_are_refused(backends: Any) -> None:
         backends(queue="mail")
     with pytest.raises(BadInput, match="has no option 'max_tries'"):
         backends(name="other-app", max_tries=3).validate_task(add)
+
+
+def test_a_delay_in_the_options_holds_where_the_task_names_no_time(backends: Any, db: Harness) -> None:
+    from tests.integrations.tasks import add
+
+    backend, later = backends(name="slow", delay=60), timezone.now() + timedelta(hours=1)
+    waiting = backend.enqueue(add, (1,), {})
+    named = backend.enqueue(add.using(run_after=later), (2,), {})
+    due = "select extract(epoch from due_at - created_at)::integer from tenure.job where id = %s"
+    assert db.value(due, int(waiting.id)) == 60
+    assert db.row(int(named.id))["due_at"] == later
 
 
 def test_without_the_app_installed_a_check_says_what_is_missing(backends: Any, monkeypatch: pytest.MonkeyPatch) -> None:

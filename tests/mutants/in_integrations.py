@@ -60,8 +60,8 @@ MUTANTS = (
         "options-of-the-first-backend",
         "`task.using(backend=…)` keeps the options of the task's own backend",
         f"{_DJANGO}/backend.py",
-        "            **{name: options[name] for name in _OF_A_JOB if name in options},\n",
-        "",
+        "        of_job = {name: options[name] for name in _OF_A_JOB if name in options}\n",
+        "        of_job = {}\n",
         (f"{_TASKS}::test_another_backend_on_the_same_database_has_its_own_options",),
     ),
     Mutant(

@@ -155,7 +155,7 @@ MUTANTS = (
     Mutant(
         "namespace-left-out",
         "The tasks of an application with a name are stored under bare names",
-        "app.py",
+        "app_tasks.py",
         'f"{self.name}.{own_name}"',
         'f"{own_name}"',
         ("app/test_namespace.py::test_a_named_app_enqueues_finds_and_runs_its_tasks_under_its_name",),

@@ -6,6 +6,22 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "misspelt-option-unexplained",
+        "A misspelt option is refused without the name that was meant",
+        "jobs/keyword_options.py",
+        "similar = get_close_matches(name, known, 1)",
+        "similar = list[str]()",
+        ("app/test_options.py::test_an_option_that_does_not_exist_is_refused_with_what_to_write[every]",),
+    ),
+    Mutant(
+        "run-at-beside-a-delay",
+        "A task with a delay cannot be enqueued for a moment",
+        "task.py",
+        "        if (delay is None) != (run_at is None):",
+        "        if False:",
+        ("app/test_options.py::test_each_job_of_a_task_with_a_delay_waits",),
+    ),
+    Mutant(
         "failures-written-past-the-queue",
         "The worker beside the database and the dispatcher's routes write failures without `fail_task`",
         "queue.py",

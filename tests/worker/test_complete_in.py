@@ -231,6 +231,60 @@ async def test_nobody_takes_a_job_whose_end_is_being_committed(app: App, dsn: st
     assert worker.counts["lost"] == 0
 
 
+@pytest.mark.parametrize("loss", ["lease", "cancel"])
+async def test_handler_whose_transaction_was_rolled_back_is_stopped_when_it_loses_the_job(
+    app: App, dsn: str, db: Harness, store: Store, loss: str
+) -> None:
+    stopped: list[str] = []
+    rolled_back = asyncio.Event()
+
+    @app.task
+    async def work(ctx: tenure.Context) -> str:
+        if ctx.attempt == 1:
+            async with await psycopg.AsyncConnection.connect(dsn) as connection:
+                await connection.execute(wrote(ctx).encode())
+                await ctx.complete_in(connection)
+                await connection.rollback()
+            rolled_back.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                stopped.append(loss)
+                raise
+        return "another attempt"
+
+    ticket = await work.enqueue()
+    async with working(app, upkeep=False) as worker:
+        await asyncio.wait_for(rolled_back.wait(), 60)
+        await beat_of(worker, ticket.id)  # the lease still counts
+        assert stopped == []
+        if loss == "lease":
+            db.expire(ticket.id)
+            await store.reap("standard")
+            db.due(ticket.id)
+        else:
+            await app.cancel(ticket, mode="hard")
+        await beat_of(worker, ticket.id)
+        await until(lambda: stopped == [loss])
+        await until(lambda: worker.counts["lost" if loss == "lease" else "cancelled"] == 1)
+        if loss == "lease":
+            assert await ended_well(app, ticket) == "another attempt"
+    hops = ["expire", "claim", "succeed"] if loss == "lease" else ["cancel"]
+    assert ended(db, ticket.id)[2:] == (["claim", *hops], [])
+
+
+async def test_process_whose_transaction_was_rolled_back_is_killed_when_it_loses_the_job(
+    program: App, dsn: str, db: Harness, tmp_path: Path
+) -> None:
+    ticket = await program.tasks["in_process"].enqueue(dsn, str(tmp_path), ["after"], commits=False)
+    async with working(program) as worker:
+        await until((tmp_path / "after.began").exists)
+        await program.cancel(ticket, mode="hard")
+        await beat_of(worker, ticket.id)
+        await until(lambda: worker.counts["cancelled"] == 1)
+    assert ended(db, ticket.id)[2:] == (["claim", "cancel"], [])
+
+
 def nobody_in_a_transaction(db: Harness) -> bool:
     """Whether no session of this database is idle inside of a transaction."""
     idle = "datname = current_database() and state like 'idle in transaction%'"

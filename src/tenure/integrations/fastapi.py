@@ -13,18 +13,18 @@ async def order(session: Session, enqueue: JobQueue) -> …:
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_origin, overload
+from typing import Annotated, Any, ParamSpec, TypeVar, get_origin, overload
 
 from fastapi import Depends, FastAPI
 
+from tenure.app import App
+from tenure.jobs.keyword_options import refuse_unknown
 from tenure.task import Task, Ticket
-
-if TYPE_CHECKING:
-    from tenure.app import App
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +34,7 @@ S = TypeVar("S", bound=Mapping[str, Any] | None)
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[S]]
 
 _log = logging.getLogger("tenure.worker")
+_OPTIONS = [name for name in inspect.signature(App.worker).parameters if name != "self"]
 
 
 @overload
@@ -46,6 +47,7 @@ def lifespan(app: App, own: Any = None, *, worker: bool = False, **options: Any)
     The worker starts after `own` has started, stops before `own` ends, and leaves signals to the server. The app's
     connections are closed last.
     """
+    refuse_unknown("lifespan", options, _OPTIONS)
 
     @asynccontextmanager
     async def run(api: FastAPI) -> AsyncIterator[Any]:

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tenure.client.job_source import JobSource
-from tenure.errors import BadInput, Busy, TenureError
+from tenure.errors import BadInput, Busy, Refused, TenureError
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.outcome import Noted
+from tenure.worker.job_history import find_own_end
 from tenure.worker.running_job import TICK_S, RunningJob
 
 _log = logging.getLogger("tenure.worker")
@@ -113,6 +114,7 @@ class HeartbeatLoop:
         calls = [HolderCall(running.held, blocks=running.blocks_loop) for running in due]
         answers = await source.report("heartbeat", calls)
         self.sent += len(due)
+        unclear: list[RunningJob] = []
         for running, answer in zip(due, answers, strict=True):
             if isinstance(answer, Noted):
                 running.blocks_loop = running.blocks_loop and running.job.id not in blocked
@@ -122,11 +124,24 @@ class HeartbeatLoop:
                     self.call_in_loop(self._apply, running, RunningJob.request_cancel)
             elif isinstance(answer, Busy):  # the row is locked right now: the next heartbeat asks again
                 pass
-            elif running.ends_in_transaction:  # that has committed; its handler may go on
-                running.heartbeats_until = 0.0
+            elif running.ends_in_transaction:
+                unclear.append(running)
             else:
                 self._lose(running)
             running.plan_heartbeat(time.monotonic())
+        for running in unclear:
+            await self._lose_unless_ended(source, running)
+
+    async def _lose_unless_ended(self, source: JobSource, running: RunningJob) -> None:
+        """Stop a handler that has called `ctx.complete_in`, unless its own commit ended the job: then it may go on."""
+        try:
+            log = await source.log(running.job.id)
+        except Refused:  # the job was deleted
+            log = []
+        if find_own_end(log, running.job) is None:
+            self._lose(running)
+        else:
+            running.heartbeats_until = 0.0
 
     def _lose(self, running: RunningJob) -> None:
         running.heartbeats_until = 0.0

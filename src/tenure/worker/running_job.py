@@ -73,7 +73,7 @@ class RunningJob:
         self.stop_reason: StopReason | None = None
         #: Whether a call may have been done although its answer was lost.
         self.answer_lost = False
-        #: Whether its handler ends it in a transaction of its own (`ctx.complete_in`): the log tells what became of it.
+        #: Whether its handler called `ctx.complete_in`. Only the job's log tells whether that has committed.
         self.ends_in_transaction = False
         #: Whether the handler has ended: from then on its outcome is reported and the job no longer interrupted.
         self.handler_ended = False
@@ -110,7 +110,7 @@ class RunningJob:
             self.note_wait()
 
     def note_completion(self, ends: bool) -> None:
-        """Note that a transaction of the handler's ends the job; `ends` False: the call for that was wrong."""
+        """Note that a transaction of the handler's may end the job; `ends` False: the call for that was wrong."""
         self.ends_in_transaction = ends
         self.answer_lost = True  # whether it commits is not known here
 

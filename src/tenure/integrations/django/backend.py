@@ -28,7 +28,7 @@ from tenure.integrations.django.result import read_job, to_priority, to_result
 from tenure.jobs import validation
 
 #: OPTIONS that a job takes with it, so that `task.using(backend=…)` means them.
-_OF_A_JOB = ("contract", "tenant", "timeout", "max_attempts")
+_OF_A_JOB = ("contract", "tenant", "delay", "timeout", "max_attempts")
 
 
 class TenureBackend(BaseTaskBackend):
@@ -64,9 +64,12 @@ class TenureBackend(BaseTaskBackend):
             worker_ids=[],
         )  # fmt: skip
         options, database = self.tenure_options.task, self.tenure_options.database
+        of_job = {name: options[name] for name in _OF_A_JOB if name in options}
+        if task.run_after is not None:
+            of_job["delay"] = None  # the time that the task itself names
         wanted = self.app.declare(task, options).options(
             queue=task.queue_name, priority=to_priority(task.priority), run_at=_aware(task.run_after),
-            **{name: options[name] for name in _OF_A_JOB if name in options},
+            **of_job,
         )  # fmt: skip
         check_database(database)
         connection = connections[database]

@@ -27,6 +27,7 @@ from tenure.integrations.django.execution import FinishSignal, handler_of
 from tenure.integrations.django.framework import Task as FrameworkTask
 from tenure.integrations.django.framework import task_backends
 from tenure.integrations.django.result import to_priority
+from tenure.jobs.keyword_options import refuse_unknown
 from tenure.postgres.registry import Registry
 from tenure.settings import Settings
 from tenure.task import Task
@@ -60,11 +61,7 @@ class BackendOptions:
             if name in given:
                 raise BadInput(f"OPTIONS of a TenureBackend has no {name!r}. Next: give it to each task, @task({own}…)")
         task = {name: value for name, value in given.items() if name not in _OWN}
-        if unknown := sorted(set(task) - _TASK_OPTIONS):
-            raise BadInput(
-                f"OPTIONS of a TenureBackend has no option {unknown[0]!r}. "
-                f"Next: it has {', '.join(sorted(_OWN | _TASK_OPTIONS))}"
-            )
+        refuse_unknown("OPTIONS of a TenureBackend", task, sorted(_OWN | _TASK_OPTIONS))
         return cls(**{name: value for name, value in given.items() if name in _OWN}, task=task)
 
 
