@@ -45,9 +45,10 @@ class NewNode:
     job: NewJob
     #: The parents that must end before it starts, by name.
     after: Sequence[str] = ()
-    #: Argument → the parent whose result it becomes, by name. These are parents too.
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    #: The argument among `inputs` whose list makes this a mapped node: a job for each item.
+    #: Argument → the parent whose result it becomes, by name, or several, whose results become a list. These are
+    #: parents too.
+    inputs: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    #: The argument among `inputs` whose list makes this a mapped node: a job for each item. It names one parent.
     each: str | None = None
     #: None: as the flow says.
     on_failure: OnFailure | None = None
@@ -56,7 +57,8 @@ class NewNode:
 
     def parents(self) -> tuple[str, ...]:
         """The names of its parents, each once."""
-        return tuple(dict.fromkeys((*self.after, *self.inputs.values())))
+        of_inputs = (name for given in self.inputs.values() for name in ([given] if isinstance(given, str) else given))
+        return tuple(dict.fromkeys((*self.after, *of_inputs)))
 
 
 @dataclass(slots=True)
@@ -164,7 +166,7 @@ def check_flow(flow: NewFlow) -> list[NewNode]:
         if node.name in by_name:
             raise BadInput(f"nodes[{n}].name: flow {flow.name!r} has two nodes {node.name!r}. Next: rename one of them")
         by_name[node.name] = node
-    if sum(len(node.after) + len(node.inputs) for node in flow.nodes) > MAX_DEPENDENCIES:
+    if sum(len(node.parents()) for node in flow.nodes) > MAX_DEPENDENCIES:
         raise BadInput(f"flow {flow.name!r} has more than {MAX_DEPENDENCIES} dependencies. Next: join some in a node")
     for n, node in enumerate(flow.nodes):
         _check_node(f"nodes[{n}]", node, by_name)
@@ -183,16 +185,22 @@ def _check_node(path: str, node: NewNode, by_name: Mapping[str, NewNode]) -> Non
         _check_policy(f"{path}.on_failure", node.on_failure)
     for n, parent in enumerate(node.after):
         _check_parent(f"{path}.after[{n}]", node, parent, by_name)
-    for argument, parent in node.inputs.items():
+    for argument, given in node.inputs.items():
         if not argument:
             raise BadInput(f"{path}.inputs: {argument!r} is no name of an argument")
-        _check_parent(f"{path}.inputs.{argument}", node, parent, by_name)
+        if isinstance(given, str):
+            _check_parent(f"{path}.inputs.{argument}", node, given, by_name)
+        else:
+            for n, parent in enumerate(given):
+                _check_parent(f"{path}.inputs.{argument}[{n}]", node, parent, by_name)
         if isinstance(node.job.payload, dict) and argument in node.job.payload:
             raise BadInput(f"{path}.inputs.{argument}: the payload has {argument!r} too. Next: give it once")
     if node.inputs and not isinstance(node.job.payload, dict):
         raise BadInput(f"{path}.inputs: the payload is no object that could take arguments. Next: make it an object")
     if node.each is not None and node.each not in node.inputs:
         raise BadInput(f"{path}.each: {node.each!r} is no input. Next: add it to inputs, with the list's node")
+    if node.each is not None and not isinstance(node.inputs[node.each], str):
+        raise BadInput(f"{path}.each: {node.each!r} has several parents. Next: name the one that returns the list")
     if node.cleanup and (node.parents() or node.each is not None):
         raise BadInput(f"{path}: a clean-up node runs after all others and has no parents. Next: leave them out")
     for name, instead in _NOT_IN_A_FLOW.items():
@@ -222,7 +230,7 @@ def flow_fingerprint(flow: NewFlow) -> list[Any]:
         [
             node.name,
             sorted(node.after),
-            dict(node.inputs),
+            {argument: given if isinstance(given, str) else list(given) for argument, given in node.inputs.items()},
             node.each,
             node.on_failure,
             node.cleanup,
