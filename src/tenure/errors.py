@@ -15,6 +15,8 @@
     │   ├── ScheduleConflict            the schedule's code, tenant or running job forbids it
     │   ├── FlowNotFound
     │   ├── FlowConflict                the flow's state forbids it
+    │   ├── DatasetNotFound             no such dataset, or no such generation of it
+    │   ├── DatasetConflict             the generation's state, or the job's pins, forbid it
     │   ├── WaitingForParents           the job is a node of a flow that has not started
     │   ├── IdempotencyConflict         the key was used before with another body
     │   └── DuplicateJob                a unique job is in the way; names it
@@ -225,6 +227,26 @@ class FlowConflict(Refused):
 
     def __init__(self, message: str) -> None:
         super().__init__(None, message)
+
+
+class DatasetNotFound(Refused):
+    """The tenant has no dataset of this name, or the dataset has no such generation."""
+
+    code = "DATASET_NOT_FOUND"
+
+    def __init__(self, dataset: str, generation: int | None = None, *, job_id: int | None = None) -> None:
+        what = f"dataset {dataset!r}" if generation is None else f"generation {generation} of dataset {dataset!r}"
+        hint = "declare it, or tenure datasets list" if generation is None else f"tenure datasets show {dataset}"
+        super().__init__(job_id, f"there is no {what}; nothing was done. Next: {hint}")
+
+
+class DatasetConflict(Refused):
+    """The generation is in a state that does not allow the call, or the job does not write this dataset."""
+
+    code = "DATASET_CONFLICT"
+
+    def __init__(self, message: str, *, job_id: int | None = None) -> None:
+        super().__init__(job_id, message)
 
 
 class WaitingForParents(Refused):
@@ -454,7 +476,7 @@ _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
     for error_class in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
         IdempotencyConflict, DuplicateJob, ScheduleNotFound, ScheduleConflict, FlowNotFound, FlowConflict,
-        WaitingForParents, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
+        DatasetNotFound, DatasetConflict, WaitingForParents, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
     )
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tenure.jobs.dataset import DatasetEvent, Output
 from tenure.jobs.job import Failure, Held
 
 
@@ -42,7 +43,7 @@ HOLDER_VERBS: Mapping[str, HolderVerb] = {
         HolderVerb("heartbeat", frozenset({"blocks"})),
         HolderVerb("progress", frozenset({"value"}), takes_key=False, is_batched=False),
         HolderVerb("checkpoint", frozenset({"value"}), takes_key=False, is_batched=False),
-        HolderVerb("succeed", frozenset({"result", "events"}), ends_hold=True),
+        HolderVerb("succeed", frozenset({"result", "events", "dataset_events", "outputs"}), ends_hold=True),
         HolderVerb("fail", frozenset({"failure", "events"}), ends_hold=True),
         HolderVerb("snooze", frozenset({"delay_ms"}), ends_hold=True),
         HolderVerb("hand_back", frozenset({"delay_ms", "reason"}), ends_hold=True),
@@ -69,3 +70,6 @@ class HolderCall:
     blocks: bool = False
     #: Stored together with the end of the job, or not at all.
     events: Sequence[Any] = ()
+    #: Of succeed: events of datasets and outputs to them, which are stored with it too.
+    dataset_events: Sequence[DatasetEvent] = ()
+    outputs: Sequence[Output] = ()

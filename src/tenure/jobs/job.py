@@ -125,6 +125,14 @@ class Held:
     version: str
 
 
+class DatasetUse(NamedTuple):
+    """A dataset that a job reads or writes, by name in the job's tenant."""
+
+    name: str
+    #: Its generation; None: the one that is current when the job is made.
+    generation: int | None = None
+
+
 @dataclass(slots=True)
 class NewJob:
     """A job to enqueue; None means the default of its contract and its type."""
@@ -149,6 +157,14 @@ class NewJob:
     #: When the job is cancelled unless it has begun: a time, or milliseconds after the enqueue.
     expires_at: datetime | None = None
     expires_ms: int | None = None
+    #: The datasets that it reads and writes: their generations are pinned when the job is made.
+    reads: tuple[DatasetUse, ...] = ()
+    writes: tuple[DatasetUse, ...] = ()
+
+    @property
+    def uses_datasets(self) -> bool:
+        """Whether it reads or writes datasets."""
+        return bool(self.reads or self.writes)
 
     @property
     def expires(self) -> bool:

@@ -5,6 +5,7 @@
     store.keys       API keys            store.types    options of job types  store.audit    reads of the audit
     store.workers    live workers        store.watch    the work of upkeep
     store.schedules  schedules            store.flows    flows
+    store.datasets   datasets, their generations and events
 
 Each group of verbs is a class in the module that also has its plans. Batch methods return one answer or refusal per
 job; their single forms raise the refusal. After a deadlock the engine runs the operation again.
@@ -19,6 +20,7 @@ from typing import Any
 from tenure.jobs import validation
 from tenure.postgres.api_keys import ApiKeys
 from tenure.postgres.audit_reads import Audit
+from tenure.postgres.datasets.datasets import Datasets
 from tenure.postgres.dead_letters import DeadLetters
 from tenure.postgres.engine import Engine
 from tenure.postgres.enqueue import EnqueueVerbs
@@ -54,6 +56,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.outbox = Outbox(engine)
         self.schedules = Schedules(engine, max_bytes)
         self.flows = Flows(engine, max_bytes)
+        self.datasets = Datasets(engine, max_bytes)
 
     @classmethod
     async def connect(
