@@ -63,17 +63,17 @@ MUTANTS = (
     Mutant(
         "claimed-task-without-config",
         "The answer to a claim of a task leaves out its config",
-        "http/routes/tasks.py",
-        '"operator": job.type, "config": job.payload,',
-        '"operator": job.type,',
+        "http/response.py",
+        '"operator": one.type, "config": one.payload,',
+        '"operator": one.type,',
         ("http/test_tasks.py::test_a_claimed_task_has_the_documents_fields_and_values",),
     ),
     Mutant(
         "claimed-task-without-its-end",
         "The answer to a claim of a task leaves out when the lease ends",
-        "http/routes/tasks.py",
-        'for name in ("claims", "lease_token", "lease_expires_at", "lease_seconds")',
-        'for name in ("claims", "lease_token", "lease_seconds")',
+        "http/response.py",
+        '"lease_token": str(one.lease_token), "lease_expires_at": _time(one.lease_expires_at),',
+        '"lease_token": str(one.lease_token),',
         ("http/test_tasks.py::test_a_claimed_task_has_the_documents_fields_and_values",),
     ),
     Mutant(

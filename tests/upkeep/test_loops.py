@@ -141,10 +141,10 @@ async def test_a_contract_that_reclaims_in_place_is_left_to_its_claims(store: St
 
 async def test_idle_loops_ask_about_two_questions_a_second(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     never = 1e9
-    periods = Periods(extend=never, forget=never, retire=never, workers=never)
+    periods = Periods(extend=never, forget=never, retire=never, workers=never, expired=never)
     rests, loops = Rests(monkeypatch), Observed(store, periods=periods)
     async with running(loops):
-        await until(lambda: min(loops.ended["look"], loops.ended["extend"]) >= 1)
+        await until(lambda: min(loops.ended[part] for part in ("look", "extend", "cancel expired")) >= 1)
         with counting() as counted:
             before = loops.ended["look"]
             await loops.another("look", times=4)
