@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "tenure"
 
 #: Values and rules without I/O: the standard library and pydantic only.
-PURE = {"errors", "contracts", "jobs", "model", "schedules"}
+PURE = {"errors", "contracts", "jobs", "model", "schedules", "flows"}
 VALUES = {"errors", "contracts", "jobs", "schedules", "settings"}
 #: The client and the queue are one layer: failures of every client end in `AsyncTaskQueue.fail_task`.
 CLIENT = {*VALUES, "postgres", "client", "queue", "context", "sqs"}
@@ -40,8 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "task": LIBRARY,
     "worker": LIBRARY,
     "upkeep": {*VALUES, "postgres", "queue", "sqs"},
-    "flows": LIBRARY,
-    "http": {*VALUES, "postgres", "client", "queue"},
+    "flows": {"errors", "contracts", "jobs"},
+    "http": {*VALUES, "postgres", "client", "queue", "flows"},
     "proof": {*VALUES, "model", "postgres"},
     "embedded": {"errors", "settings"},
     "integrations": {*LIBRARY, "app", "cli"},

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from random import Random
+from typing import Protocol
 
 from tenure.contracts.declaration import Contract
 
@@ -42,6 +43,13 @@ def to_mermaid(contract: Contract) -> str:
 def to_svg(contract: Contract) -> str:
     """Return the lifecycle as an SVG without scripts or fonts, for light and dark mode."""
     return "\n".join(_render(contract, _Layout(contract))) + "\n"
+
+
+class Placed(Protocol):
+    """A thing that takes room to both sides of its place."""
+
+    left: float
+    right: float
 
 
 @dataclass(eq=False, slots=True)
@@ -95,8 +103,8 @@ class _Layout:
         self.tops, self.height = self._tops()
 
     def _box(self, contract: Contract, state: str, row: int) -> _Slot:
-        half = max(92.0, _text_width(state, 14) + 28, _text_width(" or ".join(contract.states[state]), 11) + 28) / 2
-        loop = max(_text_width(line, 12) for line in _wrapped(self.loops[state])) + 44 if state in self.loops else 0.0
+        half = max(92.0, text_width(state, 14) + 28, text_width(" or ".join(contract.states[state]), 11) + 28) / 2
+        loop = max(text_width(line, 12) for line in _wrapped(self.loops[state])) + 44 if state in self.loops else 0.0
         return _Slot(row, half, half + loop, state)
 
     def _route(self, pair: Pair, triggers: Sequence[str], back: bool) -> _Route:
@@ -105,7 +113,7 @@ class _Layout:
         label_row = lower.row - 1 if back else upper.row + 1  # the label is near the start of the edge
         for row in range(upper.row + 1, lower.row):
             lines = _wrapped(triggers) if row == label_row else ()
-            half = max((_text_width(line, 12) / 2 + 4 for line in lines), default=_LANE / 2)
+            half = max((text_width(line, 12) / 2 + 4 for line in lines), default=_LANE / 2)
             self.rows[row].append(_Slot(row, half, half, None, lines, up=[route], down=[route]))
             route.slots.append(self.rows[row][-1])
         route.slots.append(lower)
@@ -143,7 +151,7 @@ class _Layout:
         """Set the x of each slot: as near to its connected slots as its neighbours allow."""
         for sweep in range(160):
             for row in self.rows if sweep % 2 == 0 else reversed(self.rows):
-                for slot, x in zip(row, _spread(row, [self._wanted(slot) for slot in row]), strict=True):
+                for slot, x in zip(row, spread(row, [self._wanted(slot) for slot in row]), strict=True):
                     slot.x = x
         slots = list(itertools.chain(*self.rows))
         first = min(slot.x - slot.left for slot in slots)
@@ -204,7 +212,7 @@ def _set_order(row: list[_Slot], ordered: Sequence[_Slot]) -> None:
         slot.place = (number + 0.5) / len(row)
 
 
-def _spread(row: Sequence[_Slot], wanted: Sequence[tuple[float, float]]) -> Iterator[float]:
+def spread(row: Sequence[Placed], wanted: Sequence[tuple[float, float]]) -> Iterator[float]:
     """Yield the positions nearest to the wanted ones that keep the order of the row and do not overlap."""
     room = [0.0]
     for one, other in itertools.pairwise(row):
@@ -221,10 +229,12 @@ def _spread(row: Sequence[_Slot], wanted: Sequence[tuple[float, float]]) -> Iter
     return (mean + before for mean, before in zip(means, room, strict=True))
 
 
-def _text_width(text: str, size: float) -> float:
+def text_width(text: str, size: float) -> float:
     """Estimate the width of a text, rather too wide, because fonts differ."""
     narrow, broad = set("fijlrt.,:;[]() |"), set("mwMW—@")
-    return size * sum(0.46 if c in narrow else 1.0 if c in broad else 0.8 if c.isupper() else 0.67 for c in text)
+    return size * sum(
+        0.46 if c in narrow else 1.0 if c in broad or c >= "\u2e80" else 0.8 if c.isupper() else 0.67 for c in text
+    )
 
 
 def _wrapped(words: Sequence[str], most: int = 20) -> list[str]:
@@ -240,7 +250,7 @@ def _wrapped(words: Sequence[str], most: int = 20) -> list[str]:
 def _render(contract: Contract, layout: _Layout) -> Iterator[str]:
     mark = f"tenure-{contract.name}"
     subtitle = f"contract {contract.name}, version {contract.version}"
-    width = max(layout.width, _text_width(contract.title, 15) + 2 * _MARGIN, _text_width(subtitle, 11) + 2 * _MARGIN)
+    width = max(layout.width, text_width(contract.title, 15) + 2 * _MARGIN, text_width(subtitle, 11) + 2 * _MARGIN)
     ends = ", ".join(state for state, roles in contract.states.items() if "done" in roles)
     ways = "; ".join(f"{a} to {b} by {', '.join(triggers)}" for (a, b), triggers in contract.edges().items())
     # Not every SVG viewer knows custom properties, so the style writes each colour out, for light and dark mode.
