@@ -3,6 +3,7 @@
     App()        connects to nothing; the first enqueue, result or worker does
     @app.task    makes a task of a function (`app_tasks.py`)
     @app.every   enqueues a task again and again (`app_schedules.py`)
+    app.flow     orders jobs by their dependencies (`app_flows.py`)
     app.run_worker() or `tenure worker module:app`
 
 Without DATABASE_URL the app starts the embedded PostgreSQL in `.tenure/`, creates its schema and logs a WARNING;
@@ -21,12 +22,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from tenure.app_flows import FlowVerbs
 from tenure.app_schedules import ScheduleVerbs, declare_as_worker, declare_regularly, fingerprints
 from tenure.app_tasks import TaskVerbs
 from tenure.client.bulk_enqueue import BulkEnqueue, SendBatch
 from tenure.client.connections import Connections
 from tenure.client.garbage_collection import collect_seldom
 from tenure.client.own_contracts import contracts_by_name, import_target
+from tenure.client.polling import poll
 from tenure.client.seen_workers import SeenWorkers
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
@@ -54,8 +57,6 @@ _log = logging.getLogger("tenure")
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: Seconds between two reads of a job's result: the first and the longest; they double in between.
-_FIRST_POLL_S, _MAX_POLL_S = 0.005, 0.5
 _AFTER_COMMIT = "Next: enqueue after the commit, with options(key=…) so that it can be repeated"
 #: What to do instead of a call in the caller's own transaction when there is a dispatcher.
 _REMOTE_NEXT = {
@@ -64,7 +65,7 @@ _REMOTE_NEXT = {
 }  # fmt: skip
 
 
-class App(TaskVerbs, ScheduleVerbs):
+class App(TaskVerbs, ScheduleVerbs, FlowVerbs):
     """Tasks, and the database or the dispatcher that keeps their jobs."""
 
     @only_known_options("App")
@@ -168,11 +169,7 @@ class App(TaskVerbs, ScheduleVerbs):
 
         For a task of this app it is the value that the return annotation says, or ResultDoesNotFit is raised.
         """
-        poll_s = _FIRST_POLL_S
-        async with asyncio.timeout(timeout):
-            while (found := await self.job(job)).role != "done":
-                await asyncio.sleep(poll_s)
-                poll_s = min(2 * poll_s, _MAX_POLL_S)
+        found = await poll(lambda: self.job(job), lambda found: found.role == "done", timeout)
         contract = await self._contract_of(found)
         if found.state not in contract.successes():
             raise JobFailed(found.id, found.state, found.last_error)

@@ -37,6 +37,7 @@
     │   ├── NoBinaries                  no PostgreSQL programs (defined in tenure.embedded)
     │   └── StartFailed                 with the end of the server's log (defined in tenure.embedded)
     ├── JobFailed                       the awaited job did not succeed
+    ├── FlowFailed                      the awaited flow did not succeed; says which nodes
     ├── ResultDoesNotFit                the awaited result is not what the task's annotation says
     └── TaskError                       raised by handlers to classify a failure
         ├── TransientError              try again
@@ -389,6 +390,26 @@ class JobFailed(TenureError):
         self.job_id = job_id
         self.state = state
         self.error = error
+
+
+class FlowFailed(TenureError):
+    """The awaited flow, or the awaited node of it, ended without success."""
+
+    code = "E-FLOW-FAILED"
+
+    def __init__(self, flow_id: int, name: str, state: str, nodes: Mapping[str, str]) -> None:
+        shown = [f"{node}: {how}" for node, how in list(nodes.items())[:3]]
+        more = [f"{len(nodes) - 3} more"] if len(nodes) > 3 else []
+        which = f" ({', '.join([*shown, *more])})" if nodes else ""
+        super().__init__(f"flow {flow_id} ({name}) ended {state}{which}. Next: tenure flows show {flow_id}")
+        self.flow_id = flow_id
+        self.state = state
+        #: Node → how it ended, of those that ended badly.
+        self.nodes = dict(nodes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it without calling its constructor, which makes the message."""
+        return _refusal, (type(self), self.args, self.__dict__)
 
 
 class ResultDoesNotFit(TenureError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 from tenure.context import Cancel, Context, Snooze, current
 from tenure.errors import BadInput
 from tenure.jobs import validation
+from tenure.jobs.arguments.node_result import Results
 from tenure.jobs.arguments.signature import Signature
 from tenure.jobs.expiry import Expires, check_expiry, parse_expires
 from tenure.jobs.job import TIMEOUT as TIMEOUT
@@ -59,7 +60,20 @@ class Ticket(Generic[R_co]):
 class Call(Generic[R_co]):
     """A job that is not enqueued yet."""
 
-    job: NewJob
+    #: It; the arguments in `results` are missing in its payload.
+    new: NewJob
+    #: Argument → the node of a flow whose result it is, or several of them.
+    results: Mapping[str, Results] = field(default_factory=dict)
+
+    @property
+    def job(self) -> NewJob:
+        """The job, to be enqueued by itself; refused if it needs results of a flow's nodes."""
+        for name, result in self.results.items():
+            raise BadInput(
+                f"argument {name!r} of task {self.new.type!r} is {result!r}, so the call is part of that flow. "
+                f"Next: flow.node({self.new.type}.call(…))"
+            )
+        return self.new
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +231,9 @@ class Task(Generic[P, R]):
         return other
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Return a job to enqueue later, or together with others: `app.enqueue_many`."""
-        return Call(self._new(args, kwargs))
+        """Return a job to enqueue later, or together with others: `app.enqueue_many`, `flow.node`."""
+        results: dict[str, Results] = {}
+        return Call(self._new(args, kwargs, results), results)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Enqueue a job for this call."""
@@ -257,9 +272,9 @@ class Task(Generic[P, R]):
 
         return declare
 
-    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: dict[str, Results] | None = None) -> NewJob:
         given, running = self.given, current.get()
-        payload = self.signature.payload(args, kwargs)
+        payload = self.signature.payload(args, kwargs, results)
         if given.timeout is not None:
             payload[TIMEOUT] = given.timeout
         if given.unique is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 import tenure
+from tenure.flow import Group, Node
 
 app = tenure.App()
 
@@ -46,6 +48,44 @@ async def total_of(month: str) -> int:
 @report.compensate("total")
 async def forget(result: int) -> None:
     """What undoes it."""
+
+
+@app.task
+async def rows_of(day: str) -> list[int]:
+    """A list that a flow maps."""
+    return [len(day)]
+
+
+@app.task
+def total(numbers: Sequence[int], *, factor: int = 1) -> float:
+    """What a flow ends with."""
+    return sum(numbers) * factor
+
+
+@app.task(contract="reliability")
+async def publish(total: float) -> None:
+    """A step that returns nothing."""
+
+
+async def in_a_flow() -> None:
+    """Results of nodes as arguments: their types are those of the annotations."""
+    flow = app.flow("nightly", on_failure="skip", key="2030-01-02", tenant="acme")
+    rows = flow.node(rows_of.call("2030-01-02"))
+    sums: Node[list[int]] = flow.map(add.call(rows.each, right=2), name="sums", after=[rows], on_failure="continue")
+    whole: Node[float] = flow.node(total.call(sums.result, factor=3))
+    both: Group[int] = flow.group(add.call(1), add.options(priority=1).call(2))
+    flow.node(total.call(both.result), name="of a group", after=[whole, both])
+    flow.node(total.call([add_one.result for add_one in both.nodes]), name="of a list")
+    chord: Node[float] = flow.chord([add.call(1), add.call(2)], total)
+    nothing: Node[None] = flow.chain(rows_of.call("x"), total, publish)
+    flow.chain(send.call("a", subject="b"), rows_of.call("y"), total, publish, add.call(1))
+    flow.cleanup(publish.call(0.0), name="sweep")
+    made = await flow.start()
+    one: float = await app.flows.result(made, whole, timeout=60)
+    last: dict[str, Any] = await app.flows.result(made.id)
+    await app.flows.resume(flow.start_sync(), nodes=["total"])
+    same: list[int] = app.flows.result_sync(made, sums)
+    print(chord, nothing, one, last, same)
 
 
 async def in_transactions(
@@ -108,3 +148,7 @@ async def main(connection: Connection, asynchronous: AsyncConnection) -> None:
     schedule = await app.schedule("may", report.call("May"), "@monthly", tz="Asia/Tokyo")
     await app.schedule("sum", add.call(1, right=days), minutes=5)
     print(schedule.next_at, [one.name for one in await app.schedules.list()], await app.unschedule("sum"))
+    flow = app.flow("wrong")
+    rows = flow.node(rows_of.call("x"))
+    whole = flow.node(total.call(rows.result))
+    flow.node(publish.call(whole.result))

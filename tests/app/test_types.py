@@ -37,6 +37,15 @@ WRONG = {
     "app.task(unique='active', on_conflict='ignore')": "call-overload",
     "send.options(unique=5)": "arg-type",
     "send.options(expires='soon')": "arg-type",
+    "app.flow('f', on_failure='retry')": "arg-type",
+    "flow.node(send)": "arg-type",
+    "flow.node(add.call(rows.result))": "arg-type",
+    "flow.node(add.call(rows))": "arg-type",
+    "flow.map(add.call(whole.each))": "misc",
+    "flow.map(publish.call(rows.each), after=rows)": "arg-type",
+    "flow.chord([send.call('a', subject='b')], publish)": "arg-type",
+    "flow.chain(rows_of.call('x'), publish)": "misc",
+    "text: str = await app.flows.result(1, whole)": "arg-type",
 }
 
 

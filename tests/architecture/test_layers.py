@@ -21,7 +21,7 @@ VALUES = {"errors", "contracts", "jobs", "schedules", "settings"}
 CLIENT = {*VALUES, "postgres", "client", "queue", "context", "sqs"}
 LIBRARY = {*CLIENT, "task", "middleware", "logs"}
 SURFACES = {"worker", "upkeep", "flows", "http", "proof", "embedded"}
-EVERYTHING_BUT_CLI = {*LIBRARY, *SURFACES, "model", "dashboard", "app", "samples"}
+EVERYTHING_BUT_CLI = {*LIBRARY, *SURFACES, "model", "dashboard", "app", "flow", "samples"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -48,7 +48,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dashboard": {*LIBRARY, "http"},
     "app_tasks": LIBRARY,
     "app_schedules": LIBRARY,
-    "app": {*LIBRARY, "app_tasks", "app_schedules", "worker", "upkeep", "flows", "embedded"},
+    "flow": LIBRARY,
+    "app_flows": {*LIBRARY, "flow"},
+    "app": {*LIBRARY, "app_tasks", "app_schedules", "app_flows", "worker", "upkeep", "flows", "embedded"},
     "samples": {*LIBRARY, "app"},
     "conformance": {*VALUES, "postgres", "http"},
     "testing": EVERYTHING_BUT_CLI,
@@ -62,6 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
     "app": {"postgres", *SURFACES},
     "app_schedules": {"postgres"},
+    "app_flows": {"postgres"},
+    "flow": {"postgres"},
     "client": {"postgres", "embedded"},
     "queue": {"postgres"},
     "context": {"postgres"},
@@ -186,7 +190,7 @@ def objection(layer: str, each: Import, source: Path) -> str | None:
     if target == layer:
         return None
     # A package below `App` may name it in an annotation, and no more.
-    below_app = SURFACES | {"task", "context", "middleware", "app_tasks", "app_schedules"}
+    below_app = SURFACES | {"task", "context", "middleware", "app_tasks", "app_schedules", "app_flows", "flow"}
     if target == "app" and each.for_types_only and layer in below_app:
         return None
     if target not in MAY_IMPORT[layer]:

@@ -6,14 +6,27 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_overloads
+from typing import Any, get_args, get_overloads
 
 import pytest
 
 import tenure
 from tenure import testing
 from tenure.app import App
+from tenure.app_flows import AppFlows
 from tenure.context import Context
+from tenure.flow import FlowGraph, Group, Node
+from tenure.jobs.arguments.node_result import NodeResult
+from tenure.jobs.flow import (
+    ON_FAILURE,
+    CancelledFlow,
+    Flow,
+    FlowMade,
+    FlowNode,
+    FlowState,
+    NodeState,
+    ResumedFlow,
+)
 from tenure.jobs.job import Job
 from tenure.middleware import Middleware
 from tenure.task import Task, Ticket
@@ -70,6 +83,26 @@ def test_every_member_is_documented(kind: type, title: str) -> None:
     wanted = members(kind)
     assert len(wanted) > 1
     assert untold(wanted, section("app", title)) == []
+
+
+def test_every_member_of_flows_is_documented() -> None:
+    for kind, title in ((FlowGraph, "Building"), (Node, "Building"), (NodeResult, "Building"), (Group, "Building")):
+        assert untold(members(kind), section("flows", title)) == [], kind
+    assert {"result", "cancel", "resume"} <= set(members(AppFlows))
+    values = {name for value in (FlowMade, Flow, FlowNode, CancelledFlow, ResumedFlow) for name in value._fields}
+    assert untold([*members(AppFlows), *values], section("flows", "Started flows")) == []
+    states = {*get_args(FlowState), *get_args(NodeState)}
+    assert untold(states, section("flows", "Started flows")) == []
+    assert untold(ON_FAILURE, section("flows", "When a node ends badly")) == []
+
+
+def test_every_option_of_flows_is_documented_and_in_help() -> None:
+    table = section("flows", "Building").split("| option | default | meaning |")[1]
+    for function in (App.flow, FlowGraph.node, FlowGraph.map, FlowGraph.cleanup):
+        options = [name for name in keywords(function) if name != "call"]
+        assert untold(options, table) == []
+        explained = re.findall(r"^(\w+) {2,}\S", inspect.getdoc(function) or "", re.MULTILINE)
+        assert [name for name in options if name not in explained] == (["name"] if function is App.flow else [])
 
 
 def test_every_option_is_documented() -> None:

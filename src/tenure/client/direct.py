@@ -34,7 +34,7 @@ class DirectClient:
     leases_run_on = False
 
     def __init__(self, store: Store, direct_url: str = "") -> None:
-        self.store, self.schedules = store, store.schedules
+        self.store, self.schedules, self.flows = store, store.schedules, store.flows
         self._direct_url = direct_url
         self._plain: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many)
         # Apart from those without a key: an enqueue waits for another one with the same key.

@@ -21,6 +21,8 @@ from pathlib import PurePath
 from typing import Any, Final, Self
 from uuid import UUID
 
+from tenure.jobs.arguments.node_result import NodeResult
+
 _WHOLE: Final = 2**63
 #: Keys that have a form as text where a hint turns it back.
 _KEYS: Final = (int, UUID, Enum, date)
@@ -178,6 +180,11 @@ def _refuse(value: Any, _: bool) -> Any:
     raise Unfit(f"{_named(value.__class__)} is not JSON", instead)
 
 
+def _refuse_result(value: NodeResult, _: bool) -> Any:
+    whole = "give it to flow.node(task.call(…)) as a whole argument, or in a list of nothing but results"
+    raise Unfit(f"{value!r} is not known yet", whole)
+
+
 # The first that fits: an Enum may be an int, and a datetime is a date. Subclasses are stored as what they are.
 _STORERS: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any, bool], Any]], ...]] = (
     (Enum, lambda value, loose: stored(value.value, loose)),
@@ -192,4 +199,5 @@ _STORERS: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any, bool], Any]]
     (timedelta, _span),
     ((Decimal, UUID), lambda value, loose: str(value)),
     (bytes, _bytes),
+    (NodeResult, _refuse_result),
 )

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Union, Unpack, get_args, get_origin
 from tenure.errors import BadInput, PermanentError, ResultDoesNotFit, ValidationError
 from tenure.jobs.arguments.decode import Reader, hints_of
 from tenure.jobs.arguments.encode import Unfit, stored
+from tenure.jobs.arguments.node_result import Results, results_of
 
 _ABSENT: Final = object()
 _LARGE: Final = 2**63
@@ -79,8 +80,13 @@ class Signature:
         #: A function that returns nothing can still have a result: the one that it gave to `complete_in`.
         self._result = Reader(Any if hint is None or hint is NoneType else hint)
 
-    def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The call as a JSON object; raises BadInput where it is no call of this task, or cannot be stored."""
+    def payload(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], results: dict[str, Results] | None = None
+    ) -> dict[str, Any]:
+        """The call as a JSON object; raises BadInput where it is no call of this task, or cannot be stored.
+
+        Arguments that are results of a flow's nodes go into `results`; without it they are refused.
+        """
         if self._more is not None:
             self._refuse_filled(kwargs, BadInput)
         try:
@@ -96,6 +102,8 @@ class Signature:
                 (value.isascii() and "\x00" not in value) if kind is str else value is None or -_LARGE < value < _LARGE
             ):
                 payload[name] = value  # as nearly all are: it needs no other form, and nothing can be wrong with it
+            elif results is not None and (found := results_of(value)) is not None:
+                results[name] = found
             else:
                 payload[name] = self._stored(name, value, reader)
         return payload
