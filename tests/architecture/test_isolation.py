@@ -49,6 +49,11 @@ insert into tenure.schedule (application, name, tenant_id, in_code, fingerprint,
 insert into tenure.schedule_fire (schedule_id, fire_at, last_at, at, result)
     select id, now(), now(), now(), 'skipped' from tenure.schedule;
 insert into tenure.unique_job (contract, tenant_id, type, scope) values ('standard', 'default', 't', 's');
+insert into tenure.flow (first_id, last_id, nodes, open, cleanups, name, tenant_id, on_failure, fingerprint)
+    values (1, 1, 1, 1, 0, 'f', 'default', 'stop', 'f');
+insert into tenure.flow_node (id, flow_id, open, name, state, contract, queue, type)
+    values (1, 1, 0, 'n', 'started', 'standard', 'q', 't');
+insert into tenure.flow_end (flow_id, job_id, node, at, outcome, state) values (1, 1, 1, now(), 'failed', 'dead');
 insert into tenure.rerun (job_id, as_job_id, actor) values (1, 2, 'a');
 delete from tenure.job where id > 1000;
 select setval('tenure.job_id_seq', 5000);

@@ -116,8 +116,8 @@ MUTANTS = (
         "success-without-a-lock",
         "The short way judges a row that it has not locked",
         _SUCCEED,
-        "undoable is null\n        for update\n",
-        "undoable is null\n",
+        "flow_node is null\n        for update\n",
+        "flow_node is null\n",
         (f"{_DURING}[lease-over]",),
     ),
     Mutant(

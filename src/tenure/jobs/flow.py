@@ -168,6 +168,8 @@ def check_flow(flow: NewFlow) -> list[NewNode]:
         by_name[node.name] = node
     if sum(len(node.parents()) for node in flow.nodes) > MAX_DEPENDENCIES:
         raise BadInput(f"flow {flow.name!r} has more than {MAX_DEPENDENCIES} dependencies. Next: join some in a node")
+    if all(node.cleanup for node in flow.nodes):
+        raise BadInput(f"flow {flow.name!r} has only clean-up nodes, which run after others. Next: add a node")
     for n, node in enumerate(flow.nodes):
         _check_node(f"nodes[{n}]", node, by_name)
     try:

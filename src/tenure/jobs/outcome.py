@@ -23,6 +23,8 @@ class Moved(NamedTuple):
     delay_ms: int | None = None
     #: Not moved yet: the holder must first compensate these nodes' effects, in this order, under its lease.
     compensate: tuple[str, ...] = ()
+    #: The flow that goes on, when this ended a job of a flow.
+    flow_id: int | None = None
 
     @property
     def will_retry(self) -> bool:

@@ -45,6 +45,13 @@ def move_statement(verb: str, *, fenced: bool) -> str:
     return {"expire": "expire", "claim": "claim_by_id"}.get(verb, "operate")
 
 
+def contract_successes(contract: Contract) -> list[str]:
+    """The states in which a job of this contract ends well."""
+    reached = {path.end.state for path in contract.paths if path.trigger == "succeed"}
+    reached |= {path.end.state for path in contract.paths if path.trigger == "settle" and reached & {*path.sources}}
+    return sorted({path.end.state for path in contract.paths if path.end.role == "done"} & reached)
+
+
 class BoundContract:
     """One version of a contract as the parameter values of the statements."""
 
@@ -85,6 +92,8 @@ class BoundContract:
             "promoted": array(
                 source for path in contract.paths if path.trigger == "promote" for source in path.sources
             ),
+            #: The states in which a job has succeeded, also by way of a commit point: children of its node may start.
+            "success_states": array(contract_successes(contract)),
             "logs_trace": "trace" in shown,
             "logs_correlation": "correlation" in shown,
         }

@@ -145,7 +145,7 @@ def _insert_keyed(
             answers[n] = Enqueued(job_id, made=first)
         unique |= {n: job_id for n, job_id in new.values() if jobs[n].unique is not None}
         for part in carried([n for n, _ in new.values() if n not in unique], group.payloads):
-            yield _insert_with_ids(group, part, [answers[n].job_id for n in part], created_by)
+            yield insert_with_ids(group, part, [answers[n].job_id for n in part], created_by)
         waiting = [n for n in waiting if n not in answers]
     return answers, unique
 
@@ -160,7 +160,7 @@ def _insert_unique(
         return {}
 
     def insert(part: Sequence[int], new_ids: Sequence[int]) -> Plan[None]:
-        yield _insert_with_ids(group, part, new_ids, created_by)
+        yield insert_with_ids(group, part, new_ids, created_by)
 
     contract = group.bound.contract
     unique = UniqueJobs(contract.name, contract.initial, jobs, group.payloads, created_by, ids, holds=in_transaction)
@@ -190,11 +190,16 @@ def _answer_repeated_keys(group: JobGroup, answers: dict[int, Enqueued | Refused
             answers[n] = Enqueued(met.job_id, made=False) if isinstance(met, Enqueued) else met
 
 
-def _insert_with_ids(
-    group: JobGroup, part: Sequence[int], ids: Sequence[int | None], created_by: str | None
+def insert_with_ids(
+    group: JobGroup,
+    part: Sequence[int],
+    ids: Sequence[int | None],
+    created_by: str | None,
+    *,
+    nodes: Sequence[int] = (),
 ) -> Statement:
-    """Insert jobs under ids that they were given before, with their keys."""
-    given = {"ids": ids, "keys": [group.jobs[n].key for n in part]}
+    """Insert jobs under ids that they were given before, with their keys; `nodes`: of a flow, that they run."""
+    given = {"ids": ids, "keys": if_any([group.jobs[n].key for n in part]), "nodes": nodes}
     return statement("enqueue", {**_values(group, part, created_by), **given})
 
 
@@ -237,6 +242,7 @@ def _values(group: JobGroup, places: Sequence[int], created_by: str | None) -> d
         "expires_ms": if_any([job.expires_ms for job in chosen]),
         "ids": [],
         "keys": [],
+        "nodes": [],
     }
 
 

@@ -1,17 +1,37 @@
-"""Flows: create, read, cancel and resume them; `store.flows`."""
+"""Flows: create, read, cancel and resume them; `store.flows`.
+
+flow_creation.py   a flow with its nodes, and the jobs of the first ones
+flow_advance.py    jobs have ended: policies, and the nodes that are ready
+flow_starts.py     the jobs of nodes that are ready, with the results of their parents
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, get_args
 
+import psycopg
+
+from tenure.errors import UNREACHABLE, BadInput, FlowNotFound, TenureError
 from tenure.jobs import validation
-from tenure.jobs.flow import CancelledFlow, Flow, FlowMade, FlowNode, FlowState, NewFlow, ResumedFlow
-from tenure.postgres.engine import Engine, EngineUser
+from tenure.jobs.flow import (
+    CancelledFlow,
+    Flow,
+    FlowMade,
+    FlowNode,
+    FlowState,
+    NewFlow,
+    ResumedFlow,
+    check_flow,
+)
+from tenure.postgres.engine import EngineUser
+from tenure.postgres.flow_advance import advance_flows
+from tenure.postgres.flow_creation import PreparedFlow, create_plan, hash_flow, prepare_flow
 
 
 class WaitingNode(NamedTuple):
-    """A node whose job is not made yet, and the parents that it waits for."""
+    """A node whose job is not made, and the parents that it waits for."""
 
     flow_id: int
     flow: str
@@ -21,23 +41,42 @@ class WaitingNode(NamedTuple):
     parents: Sequence[FlowNode]
 
 
+class AdvancedFlows(NamedTuple):
+    """What a round of upkeep did: how many ended jobs it took into account, and what went wrong."""
+
+    ends: int
+    troubles: Sequence[str] = ()
+
+
 class Flows(EngineUser):
     """Operations on flows; `store.flows`."""
 
-    def __init__(self, engine: Engine, max_bytes: int = validation.MAX_BYTES) -> None:
-        super().__init__(engine, max_bytes)
-
     async def create(self, flow: NewFlow, *, created_by: str | None = None) -> FlowMade:
         """Create a flow, with the jobs of the nodes that need no other; with a key, at most once."""
-        raise NotImplementedError
+        nodes = check_flow(flow)
+        if created_by is not None:
+            validation.check_name("created_by", created_by)
+        registry = self._engine.registry
+        payloads = await self._engine.run(lambda: prepare_flow(registry, flow, nodes, self._max_bytes))
+        prepared = PreparedFlow(flow, nodes, payloads, hash_flow(flow), created_by)
+        made, queues = await self._engine.run_and_extend_ranges(
+            partial(create_plan, registry, prepared, self._max_bytes)
+        )
+        self._engine.wakeups.request(queues)
+        return made
 
     async def read(self, flow_id: int) -> Flow:
         """Return a flow; raises FlowNotFound."""
-        raise NotImplementedError
+        validation.check_integer("flow", flow_id, 1, validation.MAX_ID)
+        rows = await self._engine.ask("list_flows", id=flow_id, limit=1)
+        if not rows:
+            raise FlowNotFound(flow_id)
+        return Flow._make(rows[0])
 
     async def nodes(self, flow_id: int) -> Sequence[FlowNode]:
         """Return the nodes of a flow, members too, each behind its parents; raises FlowNotFound."""
-        raise NotImplementedError
+        await self.read(flow_id)
+        return await self._nodes(flow_id)
 
     async def list(
         self,
@@ -49,11 +88,27 @@ class Flows(EngineUser):
         after: int | None = None,
     ) -> Sequence[Flow]:
         """Return flows, newest first; `after` is the id of the last one of the page before."""
-        raise NotImplementedError
+        if state not in (None, *get_args(FlowState)):
+            raise BadInput(f"a flow is {', '.join(get_args(FlowState))}, not {state!r}")
+        if name is not None:
+            validation.check_name("flow", name)
+        if tenant_id is not None:
+            validation.check_name("tenant_id", tenant_id)
+        validation.check_integer("limit", limit, 1, validation.MAX_BATCH)
+        if after is not None:
+            validation.check_integer("after", after, 1, validation.MAX_ID)
+        rows = await self._engine.ask("list_flows", state=state, name=name, tenant=tenant_id, limit=limit, after=after)
+        return [Flow._make(row) for row in rows]
 
     async def find_waiting(self, job_id: int) -> WaitingNode | None:
         """Return the node of a flow that has this id and whose job is not made; None if there is none."""
-        raise NotImplementedError
+        validation.check_integer("id", job_id, 1, validation.MAX_ID)
+        for flow_id, flow, tenant_id, node_id, _, _, open_parents in await self._engine.ask(
+            "find_flow_node", job_id=job_id
+        ):
+            by_id = {node.id: node for node in await self._nodes(flow_id, [node_id, *open_parents])}
+            return WaitingNode(flow_id, flow, tenant_id, by_id[node_id], [by_id[one] for one in open_parents])
+        return None
 
     async def cancel(
         self, flow_id: int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
@@ -64,3 +119,26 @@ class Flows(EngineUser):
     async def resume(self, flow_id: int, *, nodes: Sequence[str] | None = None, actor: str = "unknown") -> ResumedFlow:
         """Run the failed and cancelled nodes again, all or these, and let those that were skipped wait again."""
         raise NotImplementedError
+
+    async def advance(self, limit: int = 1_000) -> AdvancedFlows:
+        """Advance flows whose ended jobs are not taken into account yet; leaves out those that others advance now."""
+        validation.check_integer("limit", limit, 1, validation.MAX_BATCH)
+        ids = [flow_id for (flow_id,) in await self._engine.ask("find_ended_flows", limit=limit)]
+        try:
+            return AdvancedFlows(await advance_flows(self._engine, ids, self._max_bytes, skip_locked=True))
+        except UNREACHABLE:
+            raise
+        except (TenureError, psycopg.Error):
+            if len(ids) == 1:
+                raise
+        ends, troubles = 0, []
+        for flow_id in ids:  # one by one, so that the others go on
+            try:
+                ends += await advance_flows(self._engine, [flow_id], self._max_bytes, skip_locked=True)
+            except (TenureError, psycopg.Error) as error:
+                troubles.append(f"flow {flow_id}: {error}")
+        return AdvancedFlows(ends, troubles)
+
+    async def _nodes(self, flow_id: int, ids: Sequence[int] | None = None) -> Sequence[FlowNode]:
+        rows = await self._engine.ask("list_flow_nodes", id=flow_id, ids=ids)
+        return [FlowNode._make((*row[:8], tuple(row[8]), *row[9:])) for row in rows]

@@ -25,6 +25,7 @@ from tenure.postgres import notes
 from tenure.postgres.bound_contract import NOTES, BoundContract
 from tenure.postgres.connect import is_unstorable
 from tenure.postgres.engine import EngineUser, only_answer
+from tenure.postgres.flow_advance import advance_after
 from tenure.postgres.idempotency import find_answered, read_moved, replay
 from tenure.postgres.move import Batch, move, succeed
 from tenure.postgres.settle import settle_after
@@ -149,7 +150,9 @@ class HolderVerbs(EngineUser):
         if calls[0].key is not None and HOLDER_VERBS[verb].takes_key:
             batch.keys = [call.key for call in calls]
         if verb == "compensated":
-            return await self._engine.run(lambda: _compensated(batch))
+            outcomes = await self._engine.run(lambda: _compensated(batch))
+            await advance_after(self._engine, outcomes, self._max_bytes)
+            return outcomes
         if verb == "hand_back" and bound.reclaims:  # the next claim takes over the job when the lease is over
             let_go = Batch(bound, "let_go", batch.ids, held)  # without keys: a repeat changes nothing
             return await self._engine.run(lambda: notes.note(let_go))
@@ -163,15 +166,15 @@ class HolderVerbs(EngineUser):
         if "failure" in HOLDER_VERBS[verb].facts:
             return await self._report_failures(batch, calls, events)
         _add_facts(verb, batch, calls, documents)
-        outcomes: list[Any] = []
+        answers: list[Any] = []
         for part in carried(range(len(calls)), documents):
             try:
-                outcomes += await self._finish(batch if len(part) == len(calls) else batch.select(part), events)
+                answers += await self._finish(batch if len(part) == len(calls) else batch.select(part), events)
             except TenureError as error:
-                if not outcomes:
+                if not answers:
                     raise
-                outcomes += [error] * len(part)  # the parts before it are done
-        return outcomes
+                answers += [error] * len(part)  # the parts before it are done
+        return answers
 
     async def _report_failures(self, batch: Batch, calls: Sequence[HolderCall], events: Sequence[str]) -> list[Outcome]:
         """Report failures; in ASCII when the database's encoding lacks a character: a failure is always reportable."""
@@ -187,9 +190,11 @@ class HolderVerbs(EngineUser):
     async def _finish(self, batch: Batch, events: Sequence[str]) -> list[Outcome]:
         """Move held jobs; a batch that met a locked row goes on without it."""
         try:
-            return await self._engine.run(lambda: _move_and_settle(batch, events))
+            outcomes = await self._engine.run(lambda: _move_and_settle(batch, events))
         except Busy:
-            return await self._engine.run(lambda: _move_and_settle(batch, events, skip_locked=True))
+            outcomes = await self._engine.run(lambda: _move_and_settle(batch, events, skip_locked=True))
+        await advance_after(self._engine, outcomes, self._max_bytes)
+        return outcomes
 
 
 def _check(verb: str, call: HolderCall, max_bytes: int) -> str | None:

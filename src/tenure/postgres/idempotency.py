@@ -119,8 +119,11 @@ def _once(call: IdempotentCall, act: Callable[[], Plan[list[Any]]]) -> Plan[list
 
 def _encode(answer: Any) -> str:
     """An answer as JSON, with its type."""
-    is_record = isinstance(answer, (Moved, Noted))
-    record = {type(answer).__name__.lower(): answer._asdict()} if is_record else {"answer": answer}
+    record = {"answer": answer}
+    if isinstance(answer, (Moved, Noted)):
+        # A repeat has no flow to advance; processes of the release before this one read the answer too.
+        fields = {name: value for name, value in answer._asdict().items() if name != "flow_id"}
+        record = {type(answer).__name__.lower(): fields}
     return json.dumps(record, default=datetime.isoformat)
 
 

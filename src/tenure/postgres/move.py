@@ -165,7 +165,7 @@ def _move(batch: Batch, *, skip_locked: bool) -> Plan[list[Outcome]]:
         for row in rows:
             n = sent[row[0] - 1]
             outcomes[n] = (
-                Moved(*row[2:12])
+                Moved._make((*row[2:12], (), row[14]))
                 if row[1] is None
                 else to_refusal(batch, row[2], row[1], row[4], row[12], row[13], row[10])
             )

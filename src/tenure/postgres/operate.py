@@ -17,6 +17,7 @@ from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.claim import ClaimVerbs
 from tenure.postgres.dead_letters import DeadLetters, enqueue_again
 from tenure.postgres.engine import check_ids, only_answer
+from tenure.postgres.flow_advance import advance_after
 from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
 from tenure.postgres.move import Batch, explain_missing, id_ordered_parts, invalid, move
 from tenure.postgres.notes import note
@@ -133,6 +134,7 @@ class OperatorVerbs(ClaimVerbs):
             return only_answer([await self._claim_once(call, contract.name, job_id, actor)])
         plan = partial(_transition, to=to, reason=reason, actor=actor)
         answers = await self._engine.run(lambda: _run_once_and_settle(call, bound, ids, plan))
+        await advance_after(self._engine, answers, self._max_bytes)
         moved = cast("Moved", only_answer(answers))
         if moved.role == "ready":
             self._engine.wakeups.request([(contract.name, "")])
@@ -192,6 +194,7 @@ class OperatorVerbs(ClaimVerbs):
             plan_part = partial(_run_once_and_settle, call, bound, part, plan)
             done = dict(zip(part, await self._engine.run(plan_part), strict=True))
             answers |= done
+            await advance_after(self._engine, done.values(), self._max_bytes)
             if verb == "cancel":  # at once: the next contract's jobs may be locked
                 moved = [job_id for job_id, one in done.items() if not isinstance(one, Refused)]
                 self._engine.wakeups.request((JOB_CHANGED, str(job_id)) for job_id in moved)

@@ -78,13 +78,15 @@ def settle_after(bound: BoundContract, outcomes: list[Outcome]) -> Plan[list[Out
     except psycopg.Error as error:
         _log.warning("jobs %s stay at their commit point until upkeep settles them: %s", pending, error)
         return outcomes
-    ends = {outcome.job_id: outcome.state for outcome in settled if isinstance(outcome, Moved)}
+    ends = {outcome.job_id: (outcome.state, outcome.flow_id) for outcome in settled if isinstance(outcome, Moved)}
     if len(ends) < len(pending):  # upkeep was faster, or this is a repeat: read their states
-        ends |= {row[0]: row[3] for row in (yield from read_by_range("read_finished", pending))}
+        read = yield from read_by_range("read_finished", [job_id for job_id in pending if job_id not in ends])
+        ends |= {row[0]: (row[3], None) for row in read}
     return [_settled(outcome, ends) for outcome in outcomes]
 
 
-def _settled(outcome: Outcome, ends: Mapping[int, str]) -> Outcome:
+def _settled(outcome: Outcome, ends: Mapping[int, tuple[str, int | None]]) -> Outcome:
     if not isinstance(outcome, Moved) or outcome.job_id not in ends:
         return outcome
-    return outcome._replace(state=ends[outcome.job_id], role="done")
+    state, flow_id = ends[outcome.job_id]
+    return outcome._replace(state=state, role="done", flow_id=flow_id)

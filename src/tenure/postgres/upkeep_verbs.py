@@ -15,6 +15,7 @@ from tenure.jobs.job import UPKEEP
 from tenure.jobs.outcome import Moved, Outcome
 from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.engine import EngineUser
+from tenure.postgres.flow_advance import advance_after
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_lost
 from tenure.postgres.move import Batch, is_row_error, move, not_logged
 from tenure.postgres.quarantine import quarantine
@@ -56,8 +57,9 @@ class UpkeepVerbs(EngineUser):
         registry = self._engine.registry
         await self._engine.run(registry.load)
         known = [bound for contract in registry.contracts() for bound in registry.versions(contract.name)]
-        cancelled, _ = await self._engine.run(lambda: cancel_expired(known, limit))
-        return cancelled
+        outcomes, _ = await self._engine.run(lambda: cancel_expired(known, limit))
+        await advance_after(self._engine, outcomes, self._max_bytes)
+        return len(outcomes)
 
     async def settle(self, contract: str, limit: int = 1000) -> list[Outcome]:
         """Settle all jobs of this contract that a crash left at a commit point, `limit` at a time."""
@@ -73,6 +75,7 @@ class UpkeepVerbs(EngineUser):
         outcomes: list[Outcome] = []
         for bound in self._engine.registry.versions(contract):
             outcomes += await self._engine.run(lambda bound=bound: plan(bound, limit))  # type: ignore[misc]
+        await advance_after(self._engine, outcomes, self._max_bytes)
         return outcomes
 
 
@@ -91,12 +94,13 @@ def reap_plan(
     return (yield from settle_after(bound, outcomes))
 
 
-def cancel_expired(known: Sequence[BoundContract], limit: int) -> Plan[tuple[int, int]]:
+def cancel_expired(known: Sequence[BoundContract], limit: int) -> Plan[tuple[list[Moved], int]]:
     """Cancel jobs of these contracts that expired before they began, by their contracts' cancel paths.
 
-    Returns how many it cancelled, and how many cannot be logged: these go into quarantine, so that no claim meets them.
+    Returns the moves, and how many jobs cannot be logged: these go into quarantine, so that no claim meets them.
     """
-    cancelled = quarantined = 0
+    cancelled: list[Moved] = []
+    quarantined = 0
     bounds = {(bound.contract.name, bound.contract.version): bound for bound in known}
     names = {"contracts": [name for name, _ in bounds], "versions": [version for _, version in bounds]}
     for which in (yield statement("list_contracts_with_expired_jobs", {**names, "limit": limit})):
@@ -104,7 +108,7 @@ def cancel_expired(known: Sequence[BoundContract], limit: int) -> Plan[tuple[int
         values = {"limit": limit, "reason": EXPIRED}
         outcomes = yield from _find_and_move(bound, "find_expired_unbegun", "cancel", values)
         outcomes = yield from settle_after(bound, outcomes)
-        cancelled += sum(isinstance(outcome, Moved) for outcome in outcomes)
+        cancelled += [outcome for outcome in outcomes if isinstance(outcome, Moved)]
         refused = (one for one in outcomes if isinstance(one, Refused) and one.reason_code == "NOT_LOGGED")
         unlogged = {one.job_id: str(one)[:500] for one in refused if one.job_id is not None}
         yield from quarantine(unlogged)

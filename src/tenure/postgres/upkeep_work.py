@@ -26,6 +26,8 @@ class PendingWork(NamedTuple):
     promote: frozenset[str]
     #: When the next schedule is due; None: there is none.
     next_fire_at: datetime | None
+    #: Whether jobs of flows have ended that are not taken into account yet.
+    flows_ended: bool
     #: The shortest lease in use, in seconds.
     lease_sec: float
     #: Dead rows of the hot tables, and a number that differs as soon as they change again.
@@ -86,12 +88,12 @@ class UpkeepWork(EngineUser):
         while True:
             known = [bound.claim for contract in registry.contracts() for bound in registry.versions(contract.name)]
             values = {name: [claim[name] for claim in known] for name in _COLUMNS}
-            ((at, settle, reap, promote, next_fire_at, lease, registered, *moved),) = yield statement(
+            ((at, settle, reap, promote, next_fire_at, flows_ended, lease, registered, *moved),) = yield statement(
                 "read_upkeep_needs", values
             )
             if registered == self._registered:
                 sets = (frozenset(settle), frozenset(reap), frozenset(promote))
-                return PendingWork(at, *sets, next_fire_at, lease or 0.0, *moved)
+                return PendingWork(at, *sets, next_fire_at, flows_ended, lease or 0.0, *moved)
                 # A contract was registered since: look for its jobs too.
             yield from registry.load()
             self._registered = registered

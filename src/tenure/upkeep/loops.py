@@ -3,6 +3,7 @@
     look ─┬─▶ settle, reap, promote     one statement for all contracts every 0.4 to 0.8 s; starts only the moves that
           │                             it found, 1,000 jobs at a time, each contract in its own task
           ├─▶ fire                      makes the jobs of schedules that are due, in its own task
+          ├─▶ advance flows             goes on with flows that a process left between two transactions, in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
     cancel expired                      jobs that did not begin in time, every 2.5 to 5 s
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
@@ -33,7 +34,15 @@ from tenure.postgres.upkeep_work import PendingWork
 from tenure.settings import Settings
 from tenure.upkeep.clock_jump import ClockWatch, Jump
 from tenure.upkeep.publisher import Publisher
-from tenure.upkeep.rounds import RELEASE_AFTER_S, KeepTimes, Report, deletions, fire_due, report_moves
+from tenure.upkeep.rounds import (
+    RELEASE_AFTER_S,
+    KeepTimes,
+    Report,
+    advance_flows,
+    deletions,
+    fire_due,
+    report_moves,
+)
 from tenure.upkeep.status_log import StatusLog, part_name
 from tenure.upkeep.unknown_types import UnknownTypes
 
@@ -213,7 +222,9 @@ class Upkeep:
             for contract in contracts:
                 self._start_move(part, contract, pending)
         if pending.next_fire_at is not None and pending.next_fire_at <= pending.at and self._begin("fire"):
-            self._group.create_task(self._fire())
+            self._group.create_task(self._run_alone("fire", partial(fire_due, self._store)))
+        if pending.flows_ended and self._begin("advance flows"):
+            self._group.create_task(self._run_alone("advance flows", partial(advance_flows, self._store)))
         return Report("look", 0)
 
     async def _cancel_expired(self) -> int:
@@ -250,13 +261,13 @@ class Upkeep:
         self._moving.add(name)
         return True
 
-    async def _fire(self) -> None:
-        """Make the jobs of all schedules that are due."""
+    async def _run_alone(self, name: str, work: Round) -> None:
+        """Run a part that the look started, and wait after a failure."""
         try:
-            retry = await self._try("fire", self._periods.look, partial(fire_due, self._store))
-            self._not_before["fire"] = asyncio.get_running_loop().time() + (retry or 0.0)
+            retry = await self._try(name, self._periods.look, work)
+            self._not_before[name] = asyncio.get_running_loop().time() + (retry or 0.0)
         finally:
-            self._moving.discard("fire")
+            self._moving.discard(name)
 
     async def _move(self, name: str, part: str, contract: str, pending: PendingWork) -> None:
         """Move all pending jobs of one part and contract, batch after batch."""

@@ -56,6 +56,7 @@ async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
         yield await _report("reap", contract, _reap(store, contract))
         yield await _report("promote", contract, store.promote(contract))
     yield await _report("fire", None, fire_due(store))
+    yield await _report("advance flows", None, advance_flows(store))
     yield await _report("cancel expired", None, store.cancel_expired())
     for part, delete in deletions(store, keep).items():
         yield await _report(part, None, delete())
@@ -99,6 +100,12 @@ async def fire_due(store: Store) -> Report:
     """Make the jobs of all schedules that are due."""
     done = await store.schedules.fire_due()
     return Report("fire", done.jobs, None, "; ".join(done.troubles) or None)
+
+
+async def advance_flows(store: Store) -> Report:
+    """Start the nodes of flows whose parents have ended: those that a process left when it died in between."""
+    done = await store.flows.advance()
+    return Report("advance flows", done.ends, None, "; ".join(done.troubles) or None)
 
 
 async def _report(part: str, contract: str | None, work: Awaitable[int | list[Outcome] | Report]) -> Report:

@@ -110,9 +110,10 @@ logged as (
     from claimed
 )
 select n, refusal, id, trigger, from_state, state as to_state, role as to_role, claims, counter, ts,
-       null::timestamptz as due_at, null::bigint as wait_ms, null::text as holder, null::timestamptz as since
+       null::timestamptz as due_at, null::bigint as wait_ms, null::text as holder, null::timestamptz as since,
+       null::bigint as flow_id
 from claimed
 union all
-select n, refusal, id, trigger, state, null, null, claims, null, t, due_at, null, lease_owner, started_at
+select n, refusal, id, trigger, state, null, null, claims, null, t, due_at, null, lease_owner, started_at, null
 from decided
 where refusal is not null

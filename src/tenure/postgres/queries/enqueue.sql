@@ -1,9 +1,9 @@
 -- Insert these jobs; return their ids in the order of the call.
 -- A column that is the same for the whole batch comes as one value (every_…), else as an array (each_…). Jobs with an
--- idempotency key come with the id that their key was given.
+-- idempotency key come with the id that their key was given, nodes of a flow with the id that was reserved for them.
 insert into tenure.job (
     id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
-    trace_id, correlation_id, created_by, idempotency_key, created_at, updated_at, expires_at)
+    trace_id, correlation_id, created_by, idempotency_key, created_at, updated_at, expires_at, flow_node)
 select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::text, :state::text, :role::text,
        :counter::integer, coalesce(a.queue, :every_queue::text), coalesce(a.type, :every_type::text),
        coalesce(a.tenant_id, :every_tenant::text), coalesce(a.priority, :every_priority::smallint),
@@ -16,7 +16,7 @@ select coalesce(a.id, nextval('tenure.job_id_seq')), :contract::text, :version::
        coalesce(a.due_at, clock.t + coalesce(a.delay_ms, case when :role::text = 'ready' then 0 end)
                           * interval '1 millisecond'), a.payload, a.trace_id,
        a.correlation_id, :created_by::text, a.key, clock.t, clock.t,
-       coalesce(a.expires_at, clock.t + a.expires_ms * interval '1 millisecond')
+       coalesce(a.expires_at, clock.t + a.expires_ms * interval '1 millisecond'), a.flow_node
 from (
         -- A statement that makes one job may also notify listeners: that saves the worker which waits for it a round trip.
         select clock_timestamp() as t, case when :word::text is not null then pg_notify('tenure', :word::text) end as notified
@@ -24,9 +24,9 @@ from (
      unnest(
          :payloads::jsonb[], :each_queue::text[], :each_type::text[], :each_tenant::text[], :each_priority::smallint[],
          :each_limit::integer[], :dues::timestamptz[], :delays::bigint[], :traces::text[], :correlations::text[],
-         :ids::bigint[], :keys::text[], :expiries::timestamptz[], :expires_ms::bigint[]
+         :ids::bigint[], :keys::text[], :expiries::timestamptz[], :expires_ms::bigint[], :nodes::bigint[]
      ) with ordinality
      as a (payload, queue, type, tenant_id, priority, max_attempts, due_at, delay_ms, trace_id, correlation_id, id, key,
-           expires_at, expires_ms, n)
+           expires_at, expires_ms, flow_node, n)
 order by a.n
 returning case when id < (select high from tenure.range order by low desc limit 1) then id else nextval('tenure.no_range') end

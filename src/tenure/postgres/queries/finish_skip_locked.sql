@@ -132,7 +132,7 @@ deleted as (
               job.trace_id, job.created_at, job.first_started_at, job.last_heartbeat_at, job.lease_expires_at,
               job.cancel_requested_at, job.origin_letter, job.lease_token, job.finisher, job.raises, job.priority, job.queue,
               job.type, job.tenant_id, job.created_by, job.idempotency_key, job.payload, job.last_error, job.progress,
-              job.checkpoint, job.hidden,
+              job.checkpoint, job.hidden, job.flow_node,
               coalesce(job.first_failed_at, case when decided.error is not null then decided.ts end) as first_failed_at
 ),
 -- The token of the holder that finished the job stays: a repeat of its call differs from another caller's late call.
@@ -141,15 +141,28 @@ finished as (
         id, due_at, created_at, updated_at, first_started_at, started_at, finished_at, last_heartbeat_at,
         cancel_requested_at, origin_letter, lease_token, seq, claims, raises, counter, max_attempts, priority, contract,
         version, state, role, queue, type, tenant_id, created_by, trace_id, correlation_id, idempotency_key, payload,
-        last_error, result, progress, checkpoint, first_failed_at)
+        last_error, result, progress, checkpoint, first_failed_at, flow_node)
     select id, due_at, created_at, ts + (cardinality(hops) - 1) * interval '1 microsecond', first_started_at, started_at,
            ts + (cardinality(hops) - 1) * interval '1 microsecond', last_heartbeat_at, cancel_requested_at, origin_letter,
            lease_token,
            seq + cardinality(hops), claims, raises, counter, max_attempts, priority, :contract::text, :version::text,
            hops[cardinality(hops)], 'done', queue, type, tenant_id, created_by, trace_id, correlation_id, idempotency_key,
            payload, coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, t, wait_ms), last_error), result,
-           progress, checkpoint, first_failed_at
+           progress, checkpoint, first_failed_at, flow_node
     from deleted
+),
+-- The end of a node: the transaction that advances its flow reads it.
+ended_in_flow as (
+    insert into tenure.flow_end (flow_id, job_id, node, at, outcome, state, result)
+    select node.flow_id, deleted.id, node.id, ts + (cardinality(hops) - 1) * interval '1 microsecond',
+           case when hops[cardinality(hops)] = any (:success_states::text[]) then 'succeeded'
+                when trigger = 'cancel' then 'cancelled' else 'failed' end,
+           hops[cardinality(hops)], case when node.feeds then deleted.result end
+    from deleted cross join lateral (
+        select id, flow_id, feeds from tenure.flow_node where id = any (array[deleted.flow_node])
+    ) as node
+    where deleted.flow_node is not null
+    returning job_id, flow_id
 ),
 recorded as (
     insert into tenure.dead_letter (
@@ -206,14 +219,16 @@ logged as (
     ) as hopped
 )
 select n, refusal, id, trigger, state, hops[cardinality(hops)] as to_state, to_role, claims, counter, ts,
-       t + wait_ms * interval '1 millisecond' as due_at, wait_ms, null::text as holder, null::timestamptz as since
+       t + wait_ms * interval '1 millisecond' as due_at, wait_ms, null::text as holder, null::timestamptz as since,
+       null::bigint as flow_id
 from moved
 union all
-select n, refusal, id, trigger, state, hops[cardinality(hops)], to_role, claims, counter, ts, null, null, null, null
+select n, refusal, id, trigger, state, hops[cardinality(hops)], to_role, claims, counter, ts, null, null, null, null,
+       case when flow_node is not null then (select flow_id from ended_in_flow where job_id = deleted.id) end
 from deleted
 union all
 -- A caller whose own proof still fits has lost its lease by expiry, and no other caller holds the job.
 select n, refusal, id, trigger, state, null, null, claims, null, t, due_at, null,
-       case when not is_holder then lease_owner end, started_at
+       case when not is_holder then lease_owner end, started_at, null
 from decided
 where refusal is not null

@@ -1,4 +1,5 @@
--- Tell which contracts need upkeep: settling, reaping, promoting; the time, the next fire, the activity of the hot table.
+-- Tell which contracts need upkeep: settling, reaping, promoting; the time, the next fire, whether flows are to be advanced,
+-- the activity of the hot table.
 --
 -- One statement a second instead of three for each contract; it reads only the small sets. Its answer is only a hint: the
 -- verbs test again, under the rows' locks.
@@ -37,6 +38,7 @@ select clock.t as at,
              and state = any (machine.promoted::text[])
        )) as promote,
        (select min(next_at) from tenure.schedule where paused_at is null and withdrawn_at is null) as next_fire_at,
+       exists (select from tenure.flow_end) as flows_ended,
        least((select min(lease_ms) from held), (select min(lease_ms) from machine)) / 1000.0::double precision as lease_sec,
        (select count(*) from tenure.contract) as registered,
        pg_stat_get_dead_tuples('tenure.job'::regclass) + pg_stat_get_dead_tuples('tenure.claim'::regclass) as dead,

@@ -4,7 +4,7 @@
 -- sorted array; then read the clock, once per row, above the lock; then test the lease by it. Conditions on the row alone are
 -- tested while it is locked, because a statement that waited for a row sees its new version. A job without a row in the
 -- answer was not moved: it goes through the gate, which says why, or moves it. So does a job that changed during the wait,
--- because this statement cannot see its new place.
+-- because this statement cannot see its new place. So does a job of a flow.
 with locked as materialized (
     select call.n, call.result, row.*
     from (
@@ -17,7 +17,7 @@ with locked as materialized (
         from tenure.job
         where job.id = call.id and tenure.is_holder(job.claims, job.lease_token, call.claims, call.token)
           and contract = :contract::text and version = :version::text and state = any (:path_source::text[])
-          and pending is null and undoable is null
+          and pending is null and undoable is null and flow_node is null
         for update
     ) as row
 ),

@@ -2,6 +2,7 @@
 grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox, tenure.worker, tenure.published_queue
     to tenure_app;
 grant insert, update, delete on tenure.schedule, tenure.schedule_fire, tenure.unique_job to tenure_app;
+grant insert, update, delete on tenure.flow, tenure.flow_node, tenure.flow_end to tenure_app;
 grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
 grant update (facts) on tenure.event to tenure_app;
 grant update (compensated_at) on tenure.effect to tenure_app;
