@@ -2,16 +2,18 @@
 
     ./dev bench beside REVISION [--times 3] [--jobs 2000] [--only kernel|http]
 
-Each revision runs its own `bench/` with its own `src/`, from a directory of its own, so a benchmark that follows a
-rename still measures the old code with the old names. Each round runs both revisions, and each round starts with the
-other one. A round has two parts, each on an embedded PostgreSQL of its own:
+A round has two parts, each on an embedded PostgreSQL of its own:
 
-    kernel   `bench.beside --round`: processor time of client and server for enqueue, claim, succeed; WAL; other verbs
-    http     `bench.http --json`: time a job, call latency, and processor time of dispatcher and PostgreSQL
+    kernel   `bench.beside --round`: processor time of client and server for enqueue, claim, succeed; WAL; other verbs.
+             Each revision runs its own `bench/` with its own `src/`, so a benchmark that follows a rename still
+             measures the old code with the old names. Each round starts with the other revision.
+    http     the rows of `bench http`: processor time of dispatcher, worker and PostgreSQL, time a job, call latency.
+             The dispatchers of both revisions stand beside each other, each with a database of its own, and the load
+             generator of this tree drives them in turn, row by row: a busy moment of the machine affects both.
 
-The table shows medians and their ratio (this tree to the revision; below 1 is faster). A ratio above 1.15 is a finding.
-Processor time varies less on a busy machine than elapsed time. A figure that only one revision has is listed without a
-ratio. Exit code: 1 when there is a finding.
+The table shows the medians of both, and the median of the ratios of the rounds (this tree to the revision; below 1 is
+faster). A ratio above 1.15 is a finding. Processor time varies less on a busy machine than elapsed time. A figure that
+only one revision has is listed without a ratio. Exit code: 1 when there is a finding.
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _ROOT = Path(__file__).resolve().parents[1]
 #: A ratio above this is a finding.
 FINDING = 1.15
 PARTS = ("kernel", "http")
+#: Clients that claim one by one.
+_CLIENTS = 64
 _CALLS = ("enqueue", "claim", "finish", "wait")
 
 Figures = dict[str, float]
@@ -49,22 +54,34 @@ def extract(revision: str, directory: Path) -> Path:
     return directory
 
 
-def run_round(tree: Path, parts: Sequence[str], jobs: int) -> Figures:
-    """Run one round with the benchmarks and the sources of this tree."""
-    figures: Figures = {}
-    if "kernel" in parts:
-        figures |= _run(tree, "bench.beside", "--round")
-    if "http" in parts:
-        figures |= http_figures(_run(tree, "bench.http", "--json", "--times", "1", "--jobs", str(jobs)))
+def run_kernel(tree: Path) -> Figures:
+    """Run one round of the kernel with the benchmarks and the sources of this tree."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    command = [sys.executable, "-m", "bench.beside", "--round"]
+    done = subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    figures: Figures = json.loads(done.stdout)
     return figures
 
 
-def _run(tree: Path, module: str, *arguments: str) -> Any:
-    """The JSON that a benchmark of this tree prints."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)
+def run_http(trees: Mapping[str, Path], times: int, jobs: int) -> dict[str, list[Figures]]:
+    """Run the rounds of http with the sources of each tree, row by row in turn."""
+    from bench import http
+    from bench.comparison import servers
+
+    rounds: dict[str, list[Figures]] = {name: [] for name in trees}
+    with servers.postgres(None) as postgres, ExitStack() as stack:
+        benches = {
+            name: stack.enter_context(http.running(postgres, f"tenure_{name}", tree / "src"))
+            for name, tree in trees.items()
+        }
+        for number in range(times):
+            for turn, step in enumerate(http.steps(jobs, _CLIENTS, http.idle_jobs(jobs), direct=True)):
+                for name in sorted(trees, reverse=bool((number + turn) % 2)):
+                    step(benches[name])
+            for name, bench in benches.items():
+                rounds[name].append(http_figures(http.as_rows(bench.rows)))
+                bench.rows.clear()
+    return rounds
 
 
 def http_figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
@@ -74,29 +91,47 @@ def http_figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
         name = f"http, {row['name']}"
         if rate := row["jobs_per_s"]:
             figures[f"{name}, µs a job"] = 1e6 / rate
-            for process in ("dispatcher", "worker", "PostgreSQL"):
-                if (cores := row["cores"].get(process)) is not None:
-                    figures[f"{name}, {process} processor µs a job"] = 1e6 * cores / rate
+        for process, microseconds in row["processor_us"].items():
+            if process != "generator":
+                figures[f"{name}, {process} processor µs a job"] = microseconds
         for call in _CALLS:
             if (milliseconds := row[f"{call}_p50_ms"]) is not None:
                 figures[f"{name}, {call} p50 ms"] = milliseconds
     return figures
 
 
-def compare(before: Sequence[Figures], now: Sequence[Figures]) -> list[tuple[str, float | None, float | None]]:
-    """Each figure with its medians before and now; None where a revision does not have it."""
+class Compared(NamedTuple):
+    """A figure: its medians, and the median of the ratios of the rounds; None where a revision does not have it."""
+
+    name: str
+    before: float | None
+    now: float | None
+    ratio: float | None
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether this tree is slower by more than 15 %."""
+        return self.ratio is not None and self.ratio > FINDING
+
+
+def compare(before: Sequence[Figures], now: Sequence[Figures]) -> list[Compared]:
+    """Each figure of these rounds, which were run in pairs."""
     names = dict.fromkeys(name for figures in (*now, *before) for name in figures)
 
-    def median(rounds: Sequence[Figures], name: str) -> float | None:
-        found = [figures[name] for figures in rounds if name in figures]
-        return statistics.median(found) if found else None
+    def median(values: list[float]) -> float | None:
+        return statistics.median(values) if values else None
 
-    return [(name, median(before, name), median(now, name)) for name in names]
-
-
-def is_finding(before: float | None, now: float | None) -> bool:
-    """Whether this tree is slower by more than 15 %."""
-    return before is not None and now is not None and now > before * FINDING
+    return [
+        Compared(
+            name,
+            median([figures[name] for figures in before if name in figures]),
+            median([figures[name] for figures in now if name in figures]),
+            median(
+                [new[name] / old[name] for old, new in zip(before, now, strict=True) if old.get(name) and name in new]
+            ),
+        )
+        for name in names
+    ]
 
 
 async def kernel_round() -> Figures:
@@ -176,18 +211,22 @@ def main() -> int:
     parts = [options.only] if options.only else PARTS
     with tempfile.TemporaryDirectory(prefix="tenure-beside-") as directory:
         trees = {"before": extract(options.revision, Path(directory)), "now": _ROOT}
-        rounds: dict[str, list[Figures]] = {name: [] for name in trees}
-        for number in range(options.times):
-            sys.stderr.write(f"round {number + 1} of {options.times} …\n")
-            for name in sorted(trees, reverse=bool(number % 2)):
-                rounds[name].append(run_round(trees[name], parts, options.jobs))
-    compared = compare(rounds["before"], rounds["now"])
+        compared: list[Compared] = []
+        if "kernel" in parts:
+            rounds: dict[str, list[Figures]] = {name: [] for name in trees}
+            for number in range(options.times):
+                sys.stderr.write(f"round {number + 1} of {options.times} …\n")
+                for name in sorted(trees, reverse=bool(number % 2)):
+                    rounds[name].append(run_kernel(trees[name]))
+            compared += compare(**rounds)
+        if "http" in parts:
+            compared += compare(**run_http(trees, options.times, options.jobs))
     print(f"| figure | {options.revision} | this tree | ratio | finding |\n|---|---|---|---|---|")
-    for name, before, now in compared:
-        medians = ("–" if median is None else f"{median:,.1f}" for median in (before, now))
-        ratio = f"{now / before:.2f}" if before and now is not None else "–"
-        print(f"| {name} | {' | '.join(medians)} | {ratio} | {'slower' if is_finding(before, now) else ''} |")
-    return int(any(is_finding(before, now) for _, before, now in compared))
+    for one in compared:
+        medians = ("–" if median is None else f"{median:,.1f}" for median in (one.before, one.now))
+        ratio = "–" if one.ratio is None else f"{one.ratio:.2f}"
+        print(f"| {one.name} | {' | '.join(medians)} | {ratio} | {'slower' if one.is_finding else ''} |")
+    return int(any(one.is_finding for one in compared))
 
 
 if __name__ == "__main__":

@@ -10,15 +10,17 @@ shows the bottleneck. docs/reference/bench.md describes the rows.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bench.comparison import installation, measurements, servers
@@ -28,9 +30,8 @@ from bench.comparison.process import Running, Stuck
 from bench.depth_sections.section import Table, ratio
 from bench.depth_sections.section import shown as figure
 from bench.http_load.load import TASKS
-from tenure.postgres.migrate import migrate
-from tenure.postgres.store import Store
 
+_SOURCE = installation.ROOT / "src"
 _PATIENCE_S = 30.0
 #: Batches come from few clients: more would only wait.
 _FEW = 4
@@ -41,13 +42,20 @@ _DIRECT_IDLE = "direct worker, idle"
 
 @dataclass
 class Row:
-    """What was found of one load, one entry a repetition; shares are of one core."""
+    """What was found of one load, one entry a repetition."""
 
     jobs: int
     clients: int
     per_s: list[float] = field(default_factory=list)
     calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    #: What each process used, of one core and in microseconds of processor time a job.
     shares: dict[str, list[float]] = field(default_factory=dict)
+    spent: dict[str, list[float]] = field(default_factory=dict)
+
+    def note(self, who: str, processor_s: float, seconds: float) -> None:
+        """Note the processor time of a process in so many seconds."""
+        self.shares.setdefault(who, []).append(processor_s / seconds)
+        self.spent.setdefault(who, []).append(1e6 * processor_s / self.jobs)
 
     def rate(self) -> float | None:
         """The median of jobs a second; None for what has no rate."""
@@ -60,18 +68,14 @@ class Row:
         half, tail = (statistics.median(part) for part in zip(*self.calls[call], strict=True))
         return half, tail
 
-    def share(self, who: str) -> float | None:
-        """The median of what this one used of a core."""
-        return statistics.median(self.shares[who]) if self.shares.get(who) else None
-
 
 class Bench:
     """A dispatcher and a load generator on one PostgreSQL, and the rows so far."""
 
-    def __init__(self, postgres: servers.Postgres, dispatcher: Running, generator: Running) -> None:
+    def __init__(self, postgres: servers.Postgres, dispatcher: Running, generator: Running, python: list[str]) -> None:
         self._postgres = postgres
         self._dispatcher, self._generator = dispatcher, generator
-        self.direct = Side(TENURE, postgres, installation.command(TENURE))
+        self.direct = Side(TENURE, postgres, [*python, *installation.command(TENURE)[1:]])
         self.rows: dict[str, Row] = {}
 
     def load(self, name: str, question: str, jobs: int, clients: int, *, has_rate: bool = True) -> None:
@@ -86,7 +90,7 @@ class Bench:
         for call, (_, half, tail) in found["calls"].items():
             row.calls.setdefault(call, []).append((half, tail))
         for who, then in before.items():
-            row.shares.setdefault(who, []).append((after[who] - then) / found["seconds"])
+            row.note(who, after[who] - then, found["seconds"])
 
     def prepare(self, jobs: int, contract: str = "standard") -> None:
         """Make jobs that the next load takes."""
@@ -109,7 +113,7 @@ class Bench:
         row.per_s.append(done.drain_per_s)
         for who, seconds in (("worker", done.client_s), ("PostgreSQL", done.server_s)):
             if seconds is not None:
-                row.shares.setdefault(who, []).append(seconds * done.drain_per_s / done.jobs)
+                row.note(who, seconds, done.jobs / done.drain_per_s)
 
     def wait_directly(self, jobs: int) -> None:
         """The same worker, idle: from the call that enqueues to the handler's first line."""
@@ -127,28 +131,28 @@ def tell(line: str) -> None:
 
 
 @contextmanager
-def running(postgres: servers.Postgres) -> Iterator[Bench]:
-    """Start a dispatcher on a fresh database, and a generator that has a key for it."""
-    address = postgres.fresh("tenure_http")
-    migrate(address)
-    key = asyncio.run(_key(address))
+def running(postgres: servers.Postgres, name: str = "tenure_http", source: Path = _SOURCE) -> Iterator[Bench]:
+    """Start a dispatcher with these sources on a fresh database, and a generator that has a key for it."""
+    address = postgres.fresh(name)
+    python = ["env", f"PYTHONPATH={source}", sys.executable]
+    to_database = ["--database-url", address]
+    _output([*python, "-m", "tenure", "migrate", *to_database])
+    scopes = ["--scope", "enqueue", "--scope", "work"]
+    key = _output([*python, "-m", "tenure", "keys", "create", "bench", *scopes, *to_database])
     environment = installation.environment(TENURE)
-    serve = [sys.executable, "-m", "tenure", "serve", "--port", "0", "--log-level", "warning"]
+    serve = [*python, "-m", "tenure", "serve", "--port", "0", "--log-level", "warning", *to_database]
     # The dispatcher prints its address on stderr.
-    command = ["sh", "-c", 'exec "$@" 2>&1', "sh", *serve, "--database-url", address]
-    with Running(command, environment) as dispatcher:
+    with Running(["sh", "-c", 'exec "$@" 2>&1', "sh", *serve], environment) as dispatcher:
         url = _address(dispatcher)
         generate = [sys.executable, "-m", "bench.http_load.load", url]
         with Running(generate, {**environment, "TENURE_BENCH_KEY": key}) as generator:
             while generator.line(_PATIENCE_S) != ["ready"]:
                 pass
-            yield Bench(postgres, dispatcher, generator)
+            yield Bench(postgres, dispatcher, generator, python)
 
 
-async def _key(address: str) -> str:
-    async with Store.open(address, connections=1, wake=False) as store:
-        _, text = await store.keys.create("bench", ["enqueue", "work"], None, None, "bench", None)
-    return text
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _address(dispatcher: Running) -> str:
@@ -167,21 +171,32 @@ def _address(dispatcher: Running) -> str:
     raise Stuck(f"the dispatcher never printed where it listens: {' '.join(last_output)}")
 
 
-def measure(bench: Bench, jobs: int, clients: int, idle: int, *, direct: bool) -> None:
-    """One repetition of everything."""
-    bench.prepare(jobs)
-    bench.load("one by one", f"single {jobs} {clients}", jobs, clients)
-    bench.prepare(jobs, TASKS)
-    bench.load("document 001", f"tasks {jobs} {clients}", jobs, clients)
+def steps(jobs: int, clients: int, idle: int, *, direct: bool) -> Iterator[Callable[[Bench], None]]:
+    """The rows of one repetition, in order."""
+
+    def one_by_one(bench: Bench) -> None:
+        bench.prepare(jobs)
+        bench.load("one by one", f"single {jobs} {clients}", jobs, clients)
+
+    def tasks(bench: Bench) -> None:
+        bench.prepare(jobs, TASKS)
+        bench.load("document 001", f"tasks {jobs} {clients}", jobs, clients)
+
+    yield from (one_by_one, tasks)
     for batch in (100, 500):
-        enqueue = f"enqueue {jobs} {_FEW} {batch} standard"
-        bench.load(f"enqueue, batches of {batch}", enqueue, jobs, _FEW)
-        bench.load(f"batches of {batch}", f"batches {jobs} {_FEW} {batch}", jobs, _FEW)
+        enqueue, work = f"enqueue {jobs} {_FEW} {batch} standard", f"batches {jobs} {_FEW} {batch}"
+        yield partial(Bench.load, name=f"enqueue, batches of {batch}", question=enqueue, jobs=jobs, clients=_FEW)
+        yield partial(Bench.load, name=f"batches of {batch}", question=work, jobs=jobs, clients=_FEW)
     if direct:
-        bench.drain_directly(jobs)
-    bench.load("idle", f"idle {idle}", idle, 2, has_rate=False)
+        yield partial(Bench.drain_directly, jobs=jobs)
+    yield partial(Bench.load, name="idle", question=f"idle {idle}", jobs=idle, clients=2, has_rate=False)
     if direct:
-        bench.wait_directly(idle)
+        yield partial(Bench.wait_directly, jobs=idle)
+
+
+def idle_jobs(jobs: int) -> int:
+    """The number of jobs that are made one at a time, beside so many in the other rows."""
+    return max(5, min(200, jobs // 50))
 
 
 def as_rows(rows: dict[str, Row]) -> list[dict[str, Any]]:
@@ -191,7 +206,8 @@ def as_rows(rows: dict[str, Row]) -> list[dict[str, Any]]:
         one: dict[str, Any] = {"name": name, "jobs": row.jobs, "clients": row.clients, "jobs_per_s": row.rate()}
         for call in ("enqueue", "claim", "finish", "wait"):
             one[f"{call}_p50_ms"], one[f"{call}_p99_ms"] = row.spread(call) or (None, None)
-        one["cores"] = {who: row.share(who) for who in row.shares}
+        one["cores"] = {who: statistics.median(shares) for who, shares in row.shares.items()}
+        one["processor_us"] = {who: statistics.median(spent) for who, spent in row.spent.items()}
         found.append(one)
     return found
 
@@ -205,7 +221,7 @@ def tables(rows: dict[str, Row]) -> list[Table]:
         return [part for both in spreads for part in (map(figure, both) if both else ("–", "–"))]
 
     def cores(row: Row) -> list[str]:
-        return ["–" if share is None else f"{share:.2f}" for share in _shares(row)]
+        return ["–" if share is None else f"{share:.2f}" for share in _by_process(row.shares)]
 
     work = [
         [name, str(row.clients), figure(rate), ratio(rate, direct), *calls(row, "claim", "finish"), *cores(row)]
@@ -218,9 +234,9 @@ def tables(rows: dict[str, Row]) -> list[Table]:
         if (rate := row.rate()) is not None and "enqueue" in row.calls
     ]
     spent = [
-        [name, *(f"{1e6 * share / rate:,.0f}" if share is not None else "–" for share in _shares(row))]
+        [name, *("–" if one is None else f"{one:,.0f}" for one in _by_process(row.spent))]
         for name, row in rows.items()
-        if (rate := row.rate()) is not None
+        if row.spent
     ]
     waiting = [[name, *calls(row, "wait")] for name, row in rows.items() if "wait" in row.calls]
     used = [f"cores: {_WHO[0]}", *_WHO[1:]]
@@ -233,21 +249,21 @@ def tables(rows: dict[str, Row]) -> list[Table]:
     ]
 
 
-def _shares(row: Row) -> list[float | None]:
-    """What each used of a core; the direct worker stands where the dispatcher does."""
-    return [row.share("generator"), row.share("dispatcher" if "dispatcher" in row.shares else "worker"),
-            row.share("PostgreSQL")]  # fmt: skip
+def _by_process(notes: dict[str, list[float]]) -> list[float | None]:
+    """The medians of the three processes; the direct worker stands where the dispatcher does."""
+    names = "generator", "dispatcher" if "dispatcher" in notes else "worker", "PostgreSQL"
+    return [statistics.median(notes[name]) if name in notes else None for name in names]
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure and print."""
     jobs = Sizes(jobs=options.jobs or (2_000 if options.quick else 10_000)).jobs_for(TENURE)
-    idle = max(5, min(200, jobs // 50))
     times = 1 if options.quick else options.times
     with servers.postgres(None) as postgres, running(postgres) as bench:
         for turn in range(times):
             tell(f"repetition {turn + 1} of {times}")
-            measure(bench, jobs, options.concurrency, idle, direct=options.direct)
+            for step in steps(jobs, options.concurrency, idle_jobs(jobs), direct=options.direct):
+                step(bench)
         machine = f"{servers.machine()}, {postgres.called}"
     if options.json:
         print(json.dumps(as_rows(bench.rows)))

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.beside import compare, http_figures, is_finding, run_round
+from bench.beside import Compared, compare, http_figures, run_http, run_kernel
 from bench.comparison.measurements import Side, Sizes, drain
 from bench.comparison.more_peers import MORE
 from bench.comparison.peers import SIX, TENURE
@@ -135,7 +135,7 @@ def test_the_bench_over_http_measures_every_way_through_a_dispatcher() -> None:
     assert rows["one by one"]["clients"] == 8
 
 
-def test_beside_runs_the_benchmarks_and_sources_of_each_tree(tmp_path: Path) -> None:
+def test_beside_runs_the_kernel_benchmark_and_the_sources_of_each_tree(tmp_path: Path) -> None:
     rounds = []
     for cost in (10.0, 20.0):
         tree = tmp_path / str(cost)
@@ -143,26 +143,36 @@ def test_beside_runs_the_benchmarks_and_sources_of_each_tree(tmp_path: Path) -> 
         (tree / "src").mkdir()
         (tree / "src" / "tenure.py").write_text(f"COST = {cost}\n")
         (tree / "bench" / "beside.py").write_text("import tenure\nprint('{\"claim\": %s}' % tenure.COST)\n")
-        latencies = {f"{call}_p50_ms": None for call in ("enqueue", "claim", "finish")}
-        row: dict[str, object] = {"name": "idle", "jobs_per_s": None, "cores": {}, **latencies, "wait_p50_ms": cost}
-        (tree / "bench" / "http.py").write_text(f"print({json.dumps([row])!r})\n")
-        rounds.append(run_round(tree, ["kernel", "http"], 1))
-    assert rounds == [
-        {"claim": 10.0, "http, idle, wait p50 ms": 10.0}, {"claim": 20.0, "http, idle, wait p50 ms": 20.0},
-    ]  # fmt: skip
+        rounds.append(run_kernel(tree))
+    assert rounds == [{"claim": 10.0}, {"claim": 20.0}]
 
 
-def test_beside_compares_medians_and_flags_only_what_got_slower_by_more_than_15_percent() -> None:
+@pytest.mark.prove
+def test_beside_measures_the_dispatcher_and_the_worker_of_each_tree(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "tenure").symlink_to(ROOT / "src" / "tenure")
+    rounds = run_http({"before": tmp_path, "now": ROOT}, 1, 100)
+    (before,), (now,) = rounds["before"], rounds["now"]
+    assert before.keys() == now.keys()
+    assert {"http, idle, dispatcher processor µs a job", "http, direct worker, worker processor µs a job"} <= now.keys()
+    assert all(figure > 0 for figure in now.values())
+
+
+def test_beside_compares_each_round_and_flags_only_what_got_slower_by_more_than_15_percent() -> None:
     before = [{"claim": 10.0, "fail": 8.0, "gone": 1.0}, {"claim": 90.0, "fail": 8.0}, {"claim": 11.0, "fail": 8.0}]
-    now = [{"claim": 12.0, "fail": 9.3, "new": 2.0}] * 3
+    now = [{"claim": 12.0, "fail": 9.3, "new": 2.0}, {"claim": 100.0, "fail": 9.3}, {"claim": 12.0, "fail": 20.0}]
     compared = compare(before, now)
-    assert compared == [("claim", 11.0, 12.0), ("fail", 8.0, 9.3), ("new", None, 2.0), ("gone", 1.0, None)]
-    assert [name for name, was, is_now in compared if is_finding(was, is_now)] == ["fail"]
+    assert compared == [
+        Compared("claim", 11.0, 12.0, 100.0 / 90.0), Compared("fail", 8.0, 9.3, 9.3 / 8.0),
+        Compared("new", None, 2.0, None), Compared("gone", 1.0, None, None),
+    ]  # fmt: skip
+    assert [one.name for one in compared if one.is_finding] == ["fail"]
 
 
 def test_beside_takes_the_rows_of_bench_http_as_costs() -> None:
     latencies = {f"{call}_p50_ms": None for call in ("enqueue", "claim", "finish", "wait")}
-    row = {"name": "one by one", "jobs_per_s": 500.0, "cores": {"generator": 0.9, "dispatcher": 0.5}, **latencies}
+    spent = {"generator": 1_800.0, "dispatcher": 1_000.0}
+    row = {"name": "one by one", "jobs_per_s": 500.0, "processor_us": spent, **latencies}
     assert http_figures([{**row, "claim_p50_ms": 3.5}]) == {
         "http, one by one, µs a job": 2_000.0, "http, one by one, dispatcher processor µs a job": 1_000.0,
         "http, one by one, claim p50 ms": 3.5,
