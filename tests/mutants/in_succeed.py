@@ -170,7 +170,7 @@ MUTANTS = (
         "alike-of-any-tenant",
         "Jobs of several tenants count as alike, and all go to the first one's",
         _INTAKE,
-        " and job.tenant_id is tenant",
+        " and job.tenant_id == tenant",
         "",
         (f"{_DIFFERS}[4-tenant_id]",),
     ),

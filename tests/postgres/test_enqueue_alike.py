@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -137,6 +138,9 @@ class Own(NewJob):
 
 def test_only_plain_jobs_are_alike() -> None:
     assert validation.differ_only_in_payload([NewJob("t", {"n": n}) for n in range(3)])
+    read = [NewJob(**json.loads('{"type": "send it", "queue": "a b", "contract": "my own"}')) for _ in range(3)]
+    assert validation.differ_only_in_payload(read), "also with names that were read from JSON, each on its own"
+    assert not validation.differ_only_in_payload([NewJob("t"), NewJob("t", priority=True), NewJob("t", priority=1)])
     assert not validation.differ_only_in_payload([])
     assert not validation.differ_only_in_payload([NewJob("t"), Own("t")])
     assert not validation.differ_only_in_payload([Own("t"), NewJob("t")])

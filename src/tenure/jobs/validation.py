@@ -191,8 +191,8 @@ def differ_only_in_payload(jobs: Sequence[NewJob]) -> bool:
     priority, limit = first.priority, first.max_attempts
     for job in jobs:
         if not (
-            type(job) is NewJob and job.type is task and job.contract is contract and job.version is version
-            and job.queue is queue and job.tenant_id is tenant and job.priority is priority
+            type(job) is NewJob and job.type == task and job.contract == contract and job.version == version
+            and job.queue == queue and job.tenant_id == tenant and job.priority is priority
             and job.max_attempts is limit and job.run_at is None and job.delay_ms is None and job.key is None
             and job.trace_id is None and job.correlation_id is None and job.notify is first.notify
             and job.unique is None and job.expires_ms is None and job.expires_at is None
