@@ -61,6 +61,7 @@ _AFTER_COMMIT = "Next: enqueue after the commit, with options(key=…) so that i
 #: What to do instead of a call in the caller's own transaction when there is a dispatcher.
 _REMOTE_NEXT = {
     "enqueue_in": _AFTER_COMMIT, "enqueue_many_in": _AFTER_COMMIT,
+    "start_in": "Next: start the flow after the commit, with key=… so that it can be repeated",
     "complete_in": "Next: commit, then return the result from the handler",
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ app.flows                       list, show, wait for, cancel and resume started 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tenure.app import App
     from tenure.client.connections import Connections, JobClient
     from tenure.client.seen_workers import SeenWorkers
+    from tenure.client.transaction_calls import TransactionCalls
     from tenure.postgres.flows import Flows
 
 R = TypeVar("R")
@@ -163,6 +164,9 @@ class FlowVerbs:
     if TYPE_CHECKING:
 
         async def _client(self) -> JobClient: ...
+        def _in_transaction(
+            self, connection: Any, verb: str, work: Callable[[TransactionCalls], Coroutine[Any, Any, Any]]
+        ) -> Any: ...
 
     @only_known_options("app.flow")
     def flow(
@@ -183,14 +187,23 @@ class FlowVerbs:
         return AppFlows(self)  # type: ignore[arg-type]
 
     async def _start_flow(self, flow: NewFlow) -> FlowMade:
-        client, by = await self._client(), "{}:{}".format(*host_and_pid())
+        client = await self._client()
 
         async def create(flow: NewFlow) -> FlowMade:
-            return await flows_of(client).create(flow, created_by=by)
+            return await flows_of(client).create(flow, created_by=_this_process())
 
         made = await (create_through(self.middleware, flow, create) if self.middleware else create(flow))
         self._seen_workers.note([node.job for node in flow.nodes], client.takers)
         return made
+
+    def _start_flow_in(self, connection: Any, flow: NewFlow) -> Any:
+        return self._in_transaction(
+            connection, "start_in", lambda calls: calls.start_flow(connection, flow, _this_process())
+        )
+
+
+def _this_process() -> str:
+    return "{}:{}".format(*host_and_pid())
 
 
 def flows_of(client: JobClient) -> Flows:

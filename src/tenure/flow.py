@@ -14,7 +14,7 @@ flow.chord([a.call(1), a.call(2)], b)    a group, then `b` with the list of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast, overload
 
@@ -27,6 +27,7 @@ from tenure.task import Call, Task
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.jobs.connection_types import AsyncConnection, SyncConnection
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -177,6 +178,17 @@ class FlowGraph:
     def start_sync(self) -> FlowMade:
         """`start`, from synchronous code."""
         return self.app._connections.wait(self.app._start_flow(self.new()))
+
+    @overload
+    def start_in(self, connection: SyncConnection) -> FlowMade: ...
+    @overload
+    def start_in(self, connection: AsyncConnection) -> Awaitable[FlowMade]: ...
+    def start_in(self, connection: Any) -> Any:
+        """Store the flow in the caller's own transaction: a commit starts it, a rollback leaves nothing of it.
+
+        The connection is one that `task.enqueue_in` takes. With an asynchronous one the result must be awaited.
+        """
+        return self.app._start_flow_in(connection, self.new())
 
     def _next(self, task: Any, result: Any) -> Node[Any]:
         """Add a node of a task that takes this result."""

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 import tenure
 from tenure.flow import Group, Node
+from tenure.jobs.flow import FlowMade
 
 app = tenure.App()
 
@@ -105,9 +106,11 @@ async def in_transactions(
     tickets.append(await add.enqueue_in(async_plain, 1))
     tickets.append(await add.enqueue_in(own, 1))
     tickets.append(await add.enqueue_in(pooled, 1))
+    flow = app.flow("in a transaction")
+    started: list[FlowMade] = [flow.start_in(session), await flow.start_in(own)]
     ids: list[int] = app.enqueue_many_in(session, [add.call(1), send.call("a", subject="b")])
     ids += await app.enqueue_many_in(own, (add.call(n) for n in range(2)))
-    print(tickets, ids)
+    print(tickets, ids, started)
 
 
 @app.every("0 3 * * *", tz="Europe/Berlin", missed="skip")

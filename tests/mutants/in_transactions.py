@@ -77,8 +77,8 @@ MUTANTS = (
         "own-transaction-wakes-nobody",
         "A job in the caller's own transaction brings no wake-up",
         "postgres/callers_transaction.py",
-        "        if wanted and not (yield from notify(wanted)):",
-        "        if False and not (yield from notify(wanted)):",
+        "        if self._wake and queues and not (yield from notify(queues)):",
+        "        if False and not (yield from notify(queues)):",
         (f"{_IN}wakeup_comes_with_the_commit_and_not_before[psycopg]",),
     ),
     Mutant(

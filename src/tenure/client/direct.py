@@ -14,7 +14,7 @@ from uuid import UUID
 from tenure.client.batching import Batcher
 from tenure.client.retry import retry
 from tenure.contracts.declaration import Contract
-from tenure.errors import ConnectionLost, JobNotFound, Refused
+from tenure.errors import ConnectionLost, JobNotFound, Refused, WaitingForParents
 from tenure.jobs.claim_cursor import ClaimCursor
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Job, NewJob
@@ -69,11 +69,14 @@ class DirectClient:
         return lambda: self.store.insert_prepared(prepared)
 
     async def job(self, job_id: int) -> Job:
-        """A job as it is now, live or finished."""
-        found = await retry(lambda: self.store.jobs([job_id]), (ConnectionLost,), attempts=2)  # a read may be repeated
-        if not found:
-            raise JobNotFound(job_id)
-        return found[0]
+        """A job as it is now, live or finished; a node of a flow that has not started is WaitingForParents."""
+        for _ in range(2):  # a node may start between the two reads
+            found = await retry(lambda: self.store.jobs([job_id]), (ConnectionLost,), attempts=2)  # may be repeated
+            if found:
+                return found[0]
+            if (waiting := await self.store.flows.find_waiting(job_id)) is not None:
+                raise WaitingForParents(job_id, waiting.flow_id, waiting.node.name, waiting.node.state)
+        raise JobNotFound(job_id)
 
     async def transition(self, job_id: int, to: str, *, reason: str | None, actor: str) -> Moved:
         """Move a job to a state of its contract, which no claim leads to."""

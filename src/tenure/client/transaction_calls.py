@@ -1,4 +1,4 @@
-"""Calls in the caller's own transaction: enqueue one job or many. Nothing else of the client takes part.
+"""Calls in the caller's own transaction: enqueue one job or many, start a flow. Nothing else of the client takes part.
 
 Each function is a coroutine. With a synchronous connection it awaits nothing, so that the caller can run it to its end.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tenure.errors import BadInput
+from tenure.jobs.flow import FlowMade, NewFlow
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
@@ -64,6 +66,15 @@ class TransactionCalls:
         if waiting:
             await send()
         return ids
+
+    async def start_flow(self, connection: Any, flow: NewFlow, created_by: str) -> FlowMade:
+        """Create a flow; refused where there is middleware, whose hooks wait for the jobs of all nodes together."""
+        if self._through is not None:
+            raise BadInput(
+                "start_in cannot call the enqueue hooks of this app's middleware. "
+                "Next: start the flow after the commit, with key=… so that it can be repeated"
+            )
+        return await self._run(connection, self._transaction.create_flow(flow, created_by), "start_in")
 
     async def succeed(self, connection: Any, call: HolderCall) -> None:
         """End a held job as succeeded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import psycopg
 
 from tenure.errors import BadInput, Busy, Refused
 from tenure.jobs import validation
+from tenure.jobs.flow import FlowMade, NewFlow, check_flow
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
@@ -17,6 +18,7 @@ from tenure.postgres.asyncpg_statement import run_asyncpg
 from tenure.postgres.callers_connection import open_async_connection, open_connection
 from tenure.postgres.connect import translate_errors
 from tenure.postgres.enqueue import JobGroup, check_jobs, enqueue_plan, group_places
+from tenure.postgres.flow_creation import PreparedFlow, create_plan, hash_flow, prepare_flow
 from tenure.postgres.move import Batch, move
 from tenure.postgres.notify import Overflow, notify, queues_to_wake
 from tenure.postgres.registry import Registry
@@ -73,10 +75,22 @@ class CallersTransaction:
             if made:
                 refusals[0].add_note(f"{len(made)} other jobs of this batch are in the transaction")
             raise refusals[0]
-        wanted = queues_to_wake(job for n, job in enumerate(jobs) if made[n].made) if self._wake else ()
-        if wanted and not (yield from notify(wanted)):  # sent when the caller commits
-            self._overflow.noted()
+        yield from self._notify(queues_to_wake(job for n, job in enumerate(jobs) if made[n].made))
         return [made[n] for n in range(len(jobs))]
+
+    def create_flow(self, flow: NewFlow, created_by: str) -> Plan[FlowMade]:
+        """Create a flow, with the jobs of the nodes that need no other."""
+        nodes = check_flow(flow)
+        payloads = yield from prepare_flow(self._registry, flow, nodes, self._max_bytes)
+        prepared = PreparedFlow(flow, nodes, payloads, hash_flow(flow), created_by)
+        made, queues = yield from create_plan(self._registry, prepared, self._max_bytes)
+        yield from self._notify(queues)
+        return made
+
+    def _notify(self, queues: Collection[tuple[str, str]]) -> Plan[None]:
+        """Wake the workers of these queues when the caller commits."""
+        if self._wake and queues and not (yield from notify(queues)):
+            self._overflow.noted()
 
     def succeed(self, call: HolderCall) -> Plan[None]:
         """End a held job as succeeded, with its result; raises the refusal, which is to end the transaction."""
