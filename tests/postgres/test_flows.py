@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.errors import FlowConflict, PermanentError, TenureError
-from tenure.jobs.flow import FlowMade, NewFlow, NewNode, OnFailure
+from tenure.errors import FlowConflict, TenureError
+from tenure.jobs.flow import NewFlow, OnFailure
 from tenure.jobs.holder_call import HolderCall
-from tenure.jobs.job import Job, NewJob
 from tenure.postgres.store import Store
+from tests.flow_nodes import claim_all, fail, node, run, states
 from tests.harness import Harness
-
-
-def node(name: str, *after: str, contract: str = "standard", **more: Any) -> NewNode:
-    """A node whose job has the node's name as type."""
-    return NewNode(name, NewJob(name, more.pop("payload", {}), contract), after=after, **more)
-
-
-async def states(store: Store, made: FlowMade) -> Mapping[str, str]:
-    """Node → its state."""
-    return {one.name: one.state for one in await store.flows.nodes(made.id)}
-
-
-async def claim_all(store: Store, contract: str = "standard") -> Sequence[Job]:
-    """Claim and start all due jobs."""
-    jobs = await store.claim(contract, worker="w", limit=1_000)
-    for job in jobs:
-        await store.start(job.held)
-    return jobs
-
-
-async def run(store: Store, contract: str = "standard", **results: Any) -> list[str]:
-    """Run all due jobs until none is due; returns their types in order."""
-    ran: list[str] = []
-    while jobs := await claim_all(store, contract):
-        for job in jobs:
-            await store.succeed(job.held, results.get(job.type))
-            ran.append(job.type)
-    return ran
 
 
 @pytest.mark.parametrize("contract", BUILT_IN)
@@ -109,11 +79,6 @@ async def test_a_value_that_is_no_list_fails_the_mapped_node(store: Store) -> No
     }  # fmt: skip
     assert "no list but a dict" in str(by_name["transform"].error)
     assert (await store.flows.read(made.id)).state == "failed"
-
-
-async def fail(store: Store, job: Job) -> None:
-    """End a job badly, whatever its budget."""
-    await store.fail(job.held, PermanentError("no"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from tenure.errors import BadInput, Busy, Refused, StaleLease
+from tenure.errors import BadInput, Busy, JobNotFound, Refused, StaleLease, WaitingForParents
 from tenure.jobs import validation
 from tenure.jobs.claim_cursor import MAX_CLAIM_BYTES, ClaimCursor
 from tenure.jobs.job import Job
@@ -317,6 +317,11 @@ def claim_by_id_plan(
     used = (yield from _used_keys(list(unsure))) if unsure else set()
     if used:  # the earlier call may have won after the read above: then its jobs are held now
         won |= yield from _held_by_id(bound, list(used), job_ids)
+    if unknown := [job_id for (job_id, _), outcome in outcomes.items() if isinstance(outcome, JobNotFound)]:
+        waiting = {
+            row[0]: WaitingForParents(*row) for row in (yield statement("find_unstarted_nodes", {"ids": unknown}))
+        }
+        outcomes |= {pair: waiting[pair[0]] for pair in outcomes if pair[0] in waiting}
     return [won.get(pair) or _refusal(pair[0], outcomes[pair], pair[1] in used, skip_locked) for pair in pairs]
 
 

@@ -12,6 +12,7 @@ from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
 from tenure.jobs.why import DeadLetterSummary
 from tenure.postgres.engine import Engine, EngineUser, only_answer
+from tenure.postgres.flow_operations import requeue_node
 from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
 from tenure.postgres.statement import Plan, statement
 
@@ -129,7 +130,8 @@ class DeadLetters(EngineUser):
                 return Refused(letter.job_id, why, code="DLQ_REQUEUE_CONFLICT")
             return int(made)
 
-        return only_answer([await enqueue_again(self._engine, letter.contract, actor, call, requeue)])
+        again = EndedJob(letter.job_id, letter.contract)
+        return only_answer([await enqueue_again(self._engine, again, actor, call, requeue, self._max_bytes)])
 
     async def request_discard(self, letter_id: int, *, person: str, reason: str, key: str | None = None) -> DeadLetter:
         """Request a discard, with a reason; it is done at once if the contract needs no second person."""
@@ -164,32 +166,45 @@ def read_dead_letter(**which: int) -> Plan[DeadLetter | None]:
     return DeadLetter._make(rows[0]) if rows else None
 
 
+class EndedJob(NamedTuple):
+    """A job that is run again as another one."""
+
+    id: int
+    contract: str
+
+
 async def enqueue_again(
     engine: Engine,
-    contract_name: str,
+    ended: EndedJob,
     actor: str,
     call: IdempotentCall | None,
     insert: Callable[[dict[str, Any]], Plan[int | Refused]],
+    max_bytes: int,
 ) -> int | Refused:
     """Run the plan `insert`, which makes a new job from an ended one; returns its id or the refusal.
 
     The new job is under the newest version of the contract. It and its wake-up are written together or not at all.
+    If the ended job ran a node of a flow, the flow goes on with the new one.
     """
-    contract = (await engine.bound_contract(contract_name)).contract
+    contract = (await engine.bound_contract(ended.contract)).contract
+    woken: set[tuple[str, str]] = set()
     values = {
         "version": contract.version, "state": contract.initial, "role": contract.initial_role,
         "counter": contract.counter.initial, "actor": actor,
     }  # fmt: skip
 
     def rerun() -> Plan[list[int | Refused]]:
-        made = yield from insert(values)
+        made, queues = yield from requeue_node(
+            engine.registry, ended.id, lambda node: insert({**values, "flow_node": node}), max_bytes
+        )
+        woken.update(queues)
         if contract.wakeup == "pointer" and not isinstance(made, Refused):
             yield statement("insert_wakeups", {"ids": [made]})
         return [made]
 
     (made,) = await engine.run_and_extend_ranges(lambda: run_once(call, rerun, whole=True))
     if not isinstance(made, Refused):
-        engine.wakeups.request([(contract.name, "")])
+        engine.wakeups.request({(contract.name, ""), *woken})
     return made  # type: ignore[no-any-return]
 
 

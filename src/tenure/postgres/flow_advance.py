@@ -120,10 +120,15 @@ def _advance(registry: Registry, flow_ids: Sequence[int], max_bytes: int, *, ski
     flows = yield from lock_flows(flow_ids, skip_locked=skip_locked)
     if not flows:
         return Advanced()
-    rows = yield statement("take_flow_ends", {"ids": list(flows), "limit": _ENDS})
-    ended = [EndedNode(*row) for row in rows if row[0] is not None]
-    queues = yield from apply_ends(registry, flows, ended, max_bytes)
-    return Advanced(queues, len(rows), len(rows) == _ENDS)
+    taken = yield from take_ends(list(flows))
+    queues = yield from apply_ends(registry, flows, [node for node in taken if node is not None], max_bytes)
+    return Advanced(queues, len(taken), len(taken) == _ENDS)
+
+
+def take_ends(flow_ids: Sequence[int]) -> Plan[list[EndedNode | None]]:
+    """Take ended jobs of locked flows; None: another job runs the node by now."""
+    rows = yield statement("take_flow_ends", {"ids": flow_ids, "limit": _ENDS})
+    return [None if row[0] is None else EndedNode(*row) for row in rows]
 
 
 def apply_ends(
@@ -132,13 +137,16 @@ def apply_ends(
     ended: Sequence[EndedNode],
     max_bytes: int,
     ready: Sequence[NodeToStart] = (),
+    *,
+    changed: bool = False,
 ) -> Plan[set[tuple[str, str]]]:
     """Do all that follows from nodes that ended or became ready, level by level; returns the queues of the new jobs.
 
-    The caller has locked the flows; this writes their counts.
+    The caller has locked the flows; this writes their counts. `changed`: the caller has changed them.
     """
     queues: set[tuple[str, str]] = set()
-    changed = bool(ended or ready)
+    if not (ended or ready or changed):
+        return queues
     while True:
         to_start, complete = yield from _count_ends(flows, ended)
         to_start = [*ready, *to_start]
@@ -153,9 +161,7 @@ def apply_ends(
         ended += yield from _ended("end_mapped_nodes", ids=complete, longest=max_bytes)
         if not to_start and not ended:
             break
-        changed = True
-    if changed:
-        yield from write_flows(flows.values())
+    yield from write_flows(flows.values())
     return queues
 
 

@@ -7,13 +7,13 @@ flow_starts.py     the jobs of nodes that are ready, with the results of their p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import Final, NamedTuple, TypeVar, get_args
 
 import psycopg
 
-from tenure.errors import UNREACHABLE, BadInput, FlowNotFound, TenureError
+from tenure.errors import UNREACHABLE, BadInput, FlowNotFound, Refused, TenureError
 from tenure.jobs import validation
 from tenure.jobs.flow import (
     CancelledFlow,
@@ -28,6 +28,13 @@ from tenure.jobs.flow import (
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.flow_advance import advance_flows
 from tenure.postgres.flow_creation import PreparedFlow, create_plan, hash_flow, prepare_flow
+from tenure.postgres.flow_operations import begin_cancel, resume_plan
+from tenure.postgres.operate import OperatorVerbs
+from tenure.postgres.statement import Atomic, Plan
+
+T = TypeVar("T")
+#: How many jobs one call cancels.
+_CANCELLED: Final = 1_000
 
 
 class WaitingNode(NamedTuple):
@@ -103,9 +110,7 @@ class Flows(EngineUser):
     async def find_waiting(self, job_id: int) -> WaitingNode | None:
         """Return the node of a flow that has this id and whose job is not made; None if there is none."""
         validation.check_integer("id", job_id, 1, validation.MAX_ID)
-        for flow_id, flow, tenant_id, node_id, _, _, open_parents in await self._engine.ask(
-            "find_flow_node", job_id=job_id
-        ):
+        for flow_id, flow, tenant_id, node_id, open_parents in await self._engine.ask("find_flow_node", job_id=job_id):
             by_id = {node.id: node for node in await self._nodes(flow_id, [node_id, *open_parents])}
             return WaitingNode(flow_id, flow, tenant_id, by_id[node_id], [by_id[one] for one in open_parents])
         return None
@@ -113,12 +118,47 @@ class Flows(EngineUser):
     async def cancel(
         self, flow_id: int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"
     ) -> CancelledFlow:
-        """Cancel a flow: no node starts any more, and its live jobs are cancelled where their contracts allow it."""
-        raise NotImplementedError
+        """Cancel a flow: no node starts any more, and its live jobs are cancelled where their contracts allow it.
+
+        Clean-up nodes run when the others have ended. A repeat cancels the jobs that are still live.
+        """
+        _check_call(flow_id, actor)
+        if mode not in ("soft", "hard"):
+            raise BadInput(f"mode must be soft or hard; got {mode!r}")
+        if reason is not None:
+            validation.check_name("reason", reason)
+        cancelling = await self._in_one(partial(begin_cancel, self._engine.registry, flow_id, self._max_bytes))
+        self._engine.wakeups.request(cancelling.queues)
+        jobs, left = 0, dict[str, str]()
+        ids = list(cancelling.nodes)
+        for first in range(0, len(ids), _CANCELLED):
+            part = ids[first : first + _CANCELLED]
+            answers = await OperatorVerbs(self._engine, self._max_bytes).cancel_many(
+                part, mode=mode, reason=reason or f"flow {flow_id} is cancelled", actor=actor
+            )
+            refused = {job_id: str(one) for job_id, one in zip(part, answers, strict=True) if isinstance(one, Refused)}
+            jobs += len(part) - len(refused)
+            live = await self._engine.ask("find_live_ids", ids=list(refused)) if refused else []
+            left |= {cancelling.nodes[job_id]: refused[job_id] for (job_id,) in live}
+        return CancelledFlow(await self.read(flow_id), cancelling.waiting, jobs, left)
 
     async def resume(self, flow_id: int, *, nodes: Sequence[str] | None = None, actor: str = "unknown") -> ResumedFlow:
         """Run the failed and cancelled nodes again, all or these, and let those that were skipped wait again."""
-        raise NotImplementedError
+        _check_call(flow_id, actor)
+        for name in nodes or ():
+            validation.check_name("node", name)
+        resumed = await self._in_one(partial(resume_plan, self._engine.registry, flow_id, nodes, self._max_bytes))
+        self._engine.wakeups.request(resumed.queues)
+        return ResumedFlow(await self.read(flow_id), resumed.jobs, resumed.waiting, resumed.left)
+
+    async def _in_one(self, plan: Callable[[], Plan[T]]) -> T:
+        """Run a plan in one transaction."""
+
+        def atomic() -> Plan[T]:
+            done: T = yield Atomic(plan())
+            return done
+
+        return await self._engine.run_and_extend_ranges(atomic)
 
     async def advance(self, limit: int = 1_000) -> AdvancedFlows:
         """Advance flows whose ended jobs are not taken into account yet; leaves out those that others advance now."""
@@ -142,3 +182,8 @@ class Flows(EngineUser):
     async def _nodes(self, flow_id: int, ids: Sequence[int] | None = None) -> Sequence[FlowNode]:
         rows = await self._engine.ask("list_flow_nodes", id=flow_id, ids=ids)
         return [FlowNode._make((*row[:8], tuple(row[8]), *row[9:])) for row in rows]
+
+
+def _check_call(flow_id: int, actor: str) -> None:
+    validation.check_integer("flow", flow_id, 1, validation.MAX_ID)
+    validation.check_name("actor", actor)

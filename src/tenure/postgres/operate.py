@@ -15,7 +15,7 @@ from tenure.jobs.outcome import Moved, Noted, Outcome, QueueChange
 from tenure.jobs.wakeup import JOB_CHANGED
 from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.claim import ClaimVerbs
-from tenure.postgres.dead_letters import DeadLetters, enqueue_again
+from tenure.postgres.dead_letters import DeadLetters, EndedJob, enqueue_again
 from tenure.postgres.engine import check_ids, only_answer
 from tenure.postgres.flow_advance import advance_after
 from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
@@ -151,7 +151,7 @@ class OperatorVerbs(ClaimVerbs):
         """
         _check_actor(actor)
         validation.check_integer("id", job_id, 1, validation.MAX_ID)
-        letters = DeadLetters(self._engine)
+        letters = DeadLetters(self._engine, self._max_bytes)
         if (letter := await letters.find(job_id)) is not None:
             return await letters.requeue(letter.id, actor=actor, key=key)
         found = await self._engine.ask("read_job_contracts", ids=[job_id])
@@ -159,7 +159,9 @@ class OperatorVerbs(ClaimVerbs):
             raise JobNotFound(job_id)
         ((_, contract, _, tenant, _),) = found
         call = idempotent_call(tenant, key, "requeue", job_id, actor)
-        made = await enqueue_again(self._engine, contract, actor, call, partial(_rerun, job_id))
+        made = await enqueue_again(
+            self._engine, EndedJob(job_id, contract), actor, call, partial(_rerun, job_id), self._max_bytes
+        )
         if isinstance(made, Refused) and made.reason_code == "HAS_LETTER":  # written after the read above
             return await self.requeue(job_id, actor=actor, key=key)
         return only_answer([made])

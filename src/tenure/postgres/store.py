@@ -45,7 +45,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
 
     def __init__(self, engine: Engine, max_bytes: int = validation.MAX_BYTES) -> None:
         super().__init__(engine, max_bytes)
-        self.letters = DeadLetters(engine)
+        self.letters = DeadLetters(engine, max_bytes)
         self.keys = ApiKeys(engine)
         self.types = JobTypes(engine)
         self.queues = Queues(engine)

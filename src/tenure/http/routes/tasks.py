@@ -89,7 +89,8 @@ class NotClaimed(BaseModel):
 
     status: Literal["NotClaimed"] = described("The task cannot be claimed.")
     reason: str = described(
-        "AlreadyRunning, UnknownType, UnknownVersion, NotFound, NotDue, Busy, LeaseLost, or its state.",
+        "AlreadyRunning, UnknownType, UnknownVersion, NotFound, WaitingForParents, NotDue, Busy, LeaseLost, or its "
+        "state.",
         examples=["AlreadyRunning"],
     )
 
@@ -213,6 +214,10 @@ def _parse_task_id(task_id: str) -> int:
 
 async def _reason(request: ApiRequest, refused: Refused) -> str:
     """Why a task cannot be claimed, in the document's words; for other states the state itself."""
+    if isinstance(refused, JobNotFound) and refused.job_id:
+        node = await request.calls.store.flows.find_waiting(refused.job_id)
+        if node is not None and request.caller.tenant in (None, node.tenant_id):
+            return "WaitingForParents"
     for refusal, reason in _REASONS.items():
         if isinstance(refused, refusal):
             return reason

@@ -1,7 +1,7 @@
 -- List nodes of a flow, all or those with these ids: each behind its parents, members behind their mapped node.
 -- The state of a job that has just ended comes from the row that waits to be taken into account.
-select node.id, node.name, node.state, case when node.state <> 'waiting' or node.started_at is null then node.job_id end,
-       node.type, node.contract, node.queue, node.open, node.parents, node.on_failure, node."each" is not null,
+select node.id, node.name, node.state, node.job_id, node.type, node.contract, node.queue, node.open, node.parents, node.on_failure,
+       node."each" is not null,
        node.is_cleanup, node.part_of, node.error,
        coalesce(node.job_state, live.state, just_ended.state), node.started_at, node.finished_at
 from tenure.flow_node as node

@@ -1,18 +1,24 @@
--- Read what the jobs of these nodes are made of: their values, and the results of their parents by argument.
-select id, flow_id, job_id, contract, queue, type, "each", coalesce(payload, '{}')::text, options, (
-           select jsonb_object_agg(input.key, case
-                      when jsonb_typeof(input.value) = 'array' then (
-                          select coalesce(jsonb_agg(coalesce(parent.result, 'null') order by given.n), '[]')
-                          from jsonb_array_elements_text(input.value) with ordinality as given (id, n)
-                          cross join lateral (
-                              select result from tenure.flow_node where flow_node.id = any (array[given.id::bigint])
-                          ) as parent
-                      )
-                      else (select result from tenure.flow_node
-                            where flow_node.id = any (array[(input.value #>> '{}')::bigint]))
-                  end)::text
-           from jsonb_each(node.inputs) as input
-       )
+-- Read what the jobs of these nodes are made of: their values, and the results of their parents by argument. A member
+-- has the values of its mapped node, and one item of the list.
+select node.id, node.flow_id, node.job_id, node.contract, node.queue, node.type, node."each",
+       coalesce(whole.payload, node.payload, '{}')::text, coalesce(whole.options, node.options),
+       case when whole.id is null then given.results
+            else given.results || jsonb_build_object(whole."each", given.results -> whole."each" -> node.place) end::text
 from tenure.flow_node as node
-where id = any (:ids::bigint[])
-order by id
+left join tenure.flow_node as whole on whole.id = any (array[node.part_of])
+cross join lateral (
+    select jsonb_object_agg(input.key, case
+               when jsonb_typeof(input.value) = 'array' then (
+                   select coalesce(jsonb_agg(coalesce(parent.result, 'null') order by one.n), '[]')
+                   from jsonb_array_elements_text(input.value) with ordinality as one (id, n)
+                   cross join lateral (
+                       select result from tenure.flow_node where flow_node.id = any (array[one.id::bigint])
+                   ) as parent
+               )
+               else (select result from tenure.flow_node
+                     where flow_node.id = any (array[(input.value #>> '{}')::bigint]))
+           end) as results
+    from jsonb_each(coalesce(whole.inputs, node.inputs)) as input
+) as given
+where node.id = any (:ids::bigint[])
+order by node.id

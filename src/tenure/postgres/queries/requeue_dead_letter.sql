@@ -5,9 +5,10 @@ with letter as materialized (
 inserted as (
     insert into tenure.job (
         contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
-        correlation_id, created_by, origin_letter)
+        correlation_id, created_by, origin_letter, flow_node)
     select contract, :version::text, :state::text, :role::text, :counter::integer, queue, type, tenant_id, priority,
-           max_attempts, case when :role::text = 'ready' then clock_timestamp() end, payload, correlation_id, :actor::text, id
+           max_attempts, case when :role::text = 'ready' then clock_timestamp() end, payload, correlation_id, :actor::text, id,
+           :flow_node::bigint
     from letter
     where status = 'open'
     returning case when id < (select high from tenure.range order by low desc limit 1) then id

@@ -12,11 +12,11 @@ linked as (
 inserted as (
     insert into tenure.job (
         id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
-        correlation_id, created_by)
+        correlation_id, created_by, flow_node)
     select linked.as_job_id, ended.contract, :version::text, :state::text, :role::text, :counter::integer, ended.queue,
            ended.type, ended.tenant_id, ended.priority, ended.max_attempts, case when :role::text = 'ready' then clock_timestamp() end,
            ended.payload,
-           coalesce(ended.correlation_id, tenure.made_id('correlation', ended.id)), :actor::text
+           coalesce(ended.correlation_id, tenure.made_id('correlation', ended.id)), :actor::text, :flow_node::bigint
     from linked join ended on ended.id = linked.job_id
     returning case when id < (select high from tenure.range order by low desc limit 1) then id
                    else nextval('tenure.no_range') end as id

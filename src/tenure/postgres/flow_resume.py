@@ -1,0 +1,159 @@
+"""Run nodes of a flow again: those that failed or were cancelled; what was skipped because of them waits again.
+
+    read the nodes ─▶ which run again, which wait again ─▶ count what each waits for ─▶ write them back
+
+A node that runs again gets a new job and keeps its id. It waits for its parents if they run again too. Nodes that ended
+well stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tenure.postgres.flow_advance import LockedFlow
+from tenure.postgres.flow_starts import NodeToStart
+from tenure.postgres.statement import Plan, statement
+
+BAD: Final = ("failed", "cancelled")
+
+
+@dataclass(slots=True)
+class GraphNode:
+    """A node as a resume sees it; `on_failure` is the policy that applies to it."""
+
+    id: int
+    name: str
+    state: str
+    on_failure: str
+    part_of: int | None
+    is_mapped: bool
+    is_cleanup: bool
+    job_id: int | None
+    parents: Sequence[int]
+    open: int
+
+    @property
+    def blocks(self) -> bool:
+        """Whether its children cannot start because of how it ended."""
+        return self.state == "skipped" or (self.state in BAD and self.on_failure != "continue")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in ("waiting", "started")
+
+
+@dataclass(slots=True)
+class Resumed:
+    """What a resume did: nodes that start again, how many wait again, and node → why it was left."""
+
+    started: list[GraphNode]
+    waiting: int
+    left: Mapping[str, str]
+
+    def ready(self, flow_id: int) -> list[NodeToStart]:
+        """The nodes to start, as `apply_ends` takes them."""
+        return [NodeToStart(node.id, flow_id, 0) for node in self.started]
+
+
+def read_graph(flow: LockedFlow) -> Plan[dict[int, GraphNode]]:
+    """Read all nodes of a locked flow, by id: parents come first."""
+    rows = yield statement("read_flow_graph", {"id": flow.id, "on_failure": flow.on_failure})
+    return {row[0]: GraphNode(*row) for row in rows}
+
+
+def reset_nodes(
+    flow: LockedFlow,
+    graph: Mapping[int, GraphNode],
+    chosen: Collection[int],
+    made: Mapping[int, int] | None = None,
+) -> Plan[Resumed]:
+    """Let these nodes, which ended badly, run again; `made`: node → the job that was made for it already.
+
+    The caller has locked the flow, and goes on with `apply_ends` and the nodes that are ready.
+    """
+    before = {node.id: (node.state, node.open) for node in graph.values()}
+    made, left = made or {}, dict[str, str]()
+    again = _run_again(graph, chosen, made, left)
+    for node in graph.values():
+        ended_early = node.state == "skipped" and not any(graph[parent].blocks for parent in node.parents)
+        if ended_early or (node.is_cleanup and node.state != "started"):
+            node.state = "waiting"
+            again.add(node.id)
+    started = _count_open(graph, again, made)
+    yield from _give_jobs(flow, [graph[node_id] for node_id in again if not graph[node_id].is_mapped], made)
+    changed = [node for node in graph.values() if node.id in again or before[node.id] != (node.state, node.open)]
+    values = {
+        "ids": [node.id for node in changed], "states": [node.state for node in changed],
+        "opens": [node.open for node in changed], "job_ids": [node.job_id for node in changed],
+    }  # fmt: skip
+    if changed:
+        yield statement("reset_flow_nodes", values)
+    _recount(flow, graph)
+    waiting = sum(graph[node_id].state == "waiting" and not graph[node_id].is_cleanup for node_id in again)
+    return Resumed(started, waiting, left)
+
+
+def _run_again(
+    graph: Mapping[int, GraphNode], chosen: Collection[int], made: Mapping[int, int], left: dict[str, str]
+) -> set[int]:
+    """Set the states of nodes that run again; returns their ids. Of a mapped node, its members that ended badly do."""
+    members: dict[int, list[GraphNode]] = {}
+    for node in graph.values():
+        if node.part_of is not None:
+            members.setdefault(node.part_of, []).append(node)
+    again: set[int] = set()
+    for node in [graph[node_id] for node_id in chosen]:
+        bad = [member for member in members.get(node.id, ()) if member.state in BAD]
+        if node.part_of is not None:
+            bad = [node]
+        elif node.id in members and not bad and node.state in BAD:
+            left[node.name] = "its members have succeeded, and their results are too large together"
+            continue
+        elif not bad:
+            node.state = "started" if node.id in made else "waiting"
+            again.add(node.id)
+        for member in bad:
+            member.state = "started"
+            again.add(member.id)
+            if member.part_of is not None:
+                graph[member.part_of].state = "started"
+    for mapped in members:
+        graph[mapped].open = sum(member.is_open for member in members[mapped])
+    return again
+
+
+def _count_open(graph: Mapping[int, GraphNode], again: Collection[int], made: Mapping[int, int]) -> list[GraphNode]:
+    """Count what each waiting node waits for; returns the nodes that wait for nothing and are to be started."""
+    started = [graph[node_id] for node_id in again if graph[node_id].part_of is not None]
+    for node in graph.values():
+        if node.state != "waiting" or node.is_cleanup:
+            continue
+        node.open = sum(graph[parent].is_open for parent in node.parents)
+        if node.open == 0:
+            node.state = "started"
+            started.append(node)
+    return sorted((node for node in started if node.id not in made), key=lambda node: node.id)
+
+
+def _give_jobs(flow: LockedFlow, nodes: Sequence[GraphNode], made: Mapping[int, int]) -> Plan[None]:
+    """Reserve the id of a new job for each of these nodes."""
+    to_make = sorted((node for node in nodes if node.id not in made), key=lambda node: node.id)
+    rows = (yield statement("reserve_job_ids", {"count": len(to_make)})) if to_make else []
+    for node, (job_id,) in zip(to_make, rows, strict=True):
+        node.job_id = job_id
+    for node in nodes:
+        node.job_id = made.get(node.id, node.job_id)
+    flow.last_id = max([flow.last_id, *(node.job_id for node in nodes if node.job_id is not None)])
+
+
+def _recount(flow: LockedFlow, graph: Mapping[int, GraphNode]) -> None:
+    """Set the counts of a flow that runs again."""
+    bad = [node for node in graph.values() if node.state in BAD]
+    flow.state = "running"
+    flow.open = sum(node.is_open for node in graph.values())
+    flow.cleanups = sum(node.is_cleanup and node.state == "waiting" for node in graph.values())
+    flow.failed = len(bad)
+    flow.tolerated = sum(node.on_failure == "continue" for node in bad)
