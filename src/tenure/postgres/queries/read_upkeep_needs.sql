@@ -37,7 +37,8 @@ select clock.t as at,
            where contract = machine.contract and version = machine.version and role = 'waiting' and due_at <= clock.t
              and state = any (machine.promoted::text[])
        )) as promote,
-       (select min(next_at) from tenure.schedule where paused_at is null and withdrawn_at is null) as next_fire_at,
+       (select next_at from tenure.schedule where paused_at is null and withdrawn_at is null and next_at is not null
+        order by next_at limit 1) as next_fire_at,
        exists (select from tenure.flow_end) as flows_ended,
        least((select min(lease_ms) from held), (select min(lease_ms) from machine)) / 1000.0::double precision as lease_sec,
        (select count(*) from tenure.contract) as registered,
