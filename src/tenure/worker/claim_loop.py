@@ -74,7 +74,8 @@ class ClaimLoop:
                 self._polls_soon = False
                 await self._poll()
             if self._slots.free <= 0 or not self._may_be_due:
-                if not self._may_be_due and is_idle():
+                # A job that ended during the poll may have made another one, which the poll did not see.
+                if not self._may_be_due and not self._polls_soon and is_idle():
                     return
                 await self._wait()
                 continue
