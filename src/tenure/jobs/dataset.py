@@ -138,7 +138,8 @@ Output = Append | Replace | Pointer
 class DatasetEvent:
     """An event of a completion: this input of a dataset is done. Tasks that are subscribed to it run once for each."""
 
-    #: The name of a dataset of the job's tenant, or its UUID.
+    #: The name of a dataset of the job's tenant, or its UUID. A UUID that none has is somebody else's dataset: such an
+    #: event stands in the log alone.
     dataset: str | UUID
     #: Which generation; None: the one that the job writes.
     generation: int | None = None
@@ -164,6 +165,14 @@ class Row(NamedTuple):
     def value(self) -> Any:
         """The row."""
         return json.loads(self.value_json)
+
+
+class RowPage(NamedTuple):
+    """Some rows of a generation, by scope and key."""
+
+    rows: Sequence[Row]
+    #: Where the next page begins, for `after`; None: this was the last one.
+    next: str | None
 
 
 class StoredPointer(NamedTuple):

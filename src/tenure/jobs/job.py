@@ -129,8 +129,11 @@ class DatasetUse(NamedTuple):
     """A dataset that a job reads or writes, by name in the job's tenant."""
 
     name: str
-    #: Its generation; None: the one that is current when the job is made.
+    #: Its generation; None: the one that is current when the job is made, or that of the job's flow.
     generation: int | None = None
+    #: Of a written one, the shape of the rows that the code writes: the current generation is meant if it has this
+    #: shape, else the newest one that has it. None: any shape.
+    shape_json: str | None = None
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from tenure.jobs.dataset import Dataset, Generation, NewDataset, Pin, Row, StoredPointer
+from tenure.jobs.dataset import Dataset, Generation, NewDataset, Pin, Row, RowPage, StoredPointer
 from tenure.postgres.datasets.outputs import StagingVerbs
 from tenure.postgres.datasets.retention import DatasetRetention
 from tenure.postgres.datasets.routing import RoutingVerbs
@@ -38,8 +38,13 @@ class Datasets(StagingVerbs, SwitchVerbs, RoutingVerbs, DatasetRetention):
         """Return a dataset; raises DatasetNotFound."""
         raise NotImplementedError
 
-    async def generations(self, name: str, *, tenant_id: str = "default", limit: int = 100) -> Sequence[Generation]:
-        """Return the generations of a dataset, newest first; raises DatasetNotFound."""
+    async def generations(
+        self, name: str, *, tenant_id: str = "default", limit: int = 100, before: int | None = None
+    ) -> Sequence[Generation]:
+        """Return the generations of a dataset, newest first; `before`: the number of the last one of the page before.
+
+        Raises DatasetNotFound.
+        """
         raise NotImplementedError
 
     async def generation(self, name: str, number: int, *, tenant_id: str = "default") -> Generation:
@@ -59,6 +64,12 @@ class Datasets(StagingVerbs, SwitchVerbs, RoutingVerbs, DatasetRetention):
 
         A scope that is replaced meanwhile is read as it was, or as it is then: never a mix.
         """
+        raise NotImplementedError
+
+    async def page(
+        self, generation_id: int, scope: str | None = None, *, limit: int = 1_000, after: str | None = None
+    ) -> RowPage:
+        """Return a page of what `rows` reads; `after`: the `next` of the page before, which may be an hour old."""
         raise NotImplementedError
 
     async def pointers(
