@@ -196,6 +196,7 @@ def differ_only_in_payload(jobs: Sequence[NewJob]) -> bool:
             and job.max_attempts is limit and job.run_at is None and job.delay_ms is None and job.key is None
             and job.trace_id is None and job.correlation_id is None and job.notify is first.notify
             and job.unique is None and job.expires_ms is None and job.expires_at is None
+            and not job.reads and not job.writes
         ):  # fmt: skip
             return False
     return True
