@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -17,10 +18,19 @@ from tenure.postgres.store import Store
 from tenure.proof.audit import audit
 from tenure.upkeep.rounds import once
 from tests.harness import Harness
+from tests.postgres.test_statement_count import Counted, counting
 from tests.postgres.test_unloggable import SPOIL
 
 #: The contracts whose jobs can be cancelled before they begin.
 CANCELS = [name for name, contract in BUILT_IN.items() if contract.path("cancel", contract.initial)]
+
+
+@pytest.fixture
+async def counted(store: Store) -> AsyncIterator[Counted]:
+    """The statements of this store; what it reads once is read."""
+    await store.claim(worker="w")
+    with counting() as found:
+        yield found
 
 
 async def expired(store: Store, db: Harness, count: int = 1, **more: Any) -> list[int]:
@@ -75,6 +85,24 @@ async def test_a_claim_takes_what_is_due_from_between_expired_jobs(store: Store,
     (last,) = await expired(store, db)
     assert [job.id for job in await store.claim(worker="w", limit=10)] == [due]
     assert [db.row(job_id)["claims"] for job_id in (first, last)] == [0, 0]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+async def test_a_claim_looks_for_expired_jobs_only_where_it_met_some(
+    store: Store, db: Harness, counted: Counted, shared: bool
+) -> None:
+    (elsewhere,) = await expired(store, db, queue="elsewhere")
+
+    async def claim(verb: str, queue: str) -> list[Any]:
+        claimers = [Claimer(f"w{n}") for n in range(1 + shared)]
+        return [*await counted(verb, store.claim_for_many("standard", [queue], claimers))]
+
+    assert await claim("nothing", "default") == [[]] * (1 + shared)
+    assert counted.verbs == {"nothing": 1}
+    assert db.row(elsewhere)["role"] == "ready"
+    assert await claim("met", "elsewhere") == [[]] * (1 + shared)
+    assert counted.verbs["met"] > 2
+    assert db.row(elsewhere)["role"] == "done"
 
 
 @pytest.mark.parametrize("contract", CANCELS)

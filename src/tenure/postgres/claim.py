@@ -131,10 +131,10 @@ class ClaimVerbs(EngineUser):
         while True:
             positions = cursor.begin()
             values |= {"positions": positions or {}, "seen": sorted(cursor.types) or None}
-            answers = await self._engine.run(partial(claim_plan, versions, claimers, values))
+            answers, met_expired = await self._engine.run(partial(claim_plan, versions, claimers, values))
             jobs = _in_index_order(answers)
-            if not jobs and any(await self._engine.run(partial(cancel_expired, versions, 1_000))):
-                continue  # expired jobs may have stood before those that are due
+            if met_expired and not jobs and any(await self._engine.run(partial(cancel_expired, versions, 1_000))):
+                continue  # the expired jobs may have stood before those that are due
             cursor.end(jobs, limit)
             if jobs or not positions or not cursor.found_nothing():
                 if not jobs:
@@ -231,36 +231,41 @@ def _in_index_order(answers: Sequence[list[Job] | Refused]) -> list[Job]:
 
 def claim_plan(
     versions: Sequence[BoundContract], claimers: Sequence[Claimer], values: Mapping[str, Any]
-) -> Plan[list[list[Job] | Refused]]:
+) -> Plan[tuple[list[list[Job] | Refused], bool]]:
     """Claim due jobs, each under a new lease, and distribute them to the claimers; one answer per claimer.
 
-    A key that won jobs before gets the same jobs while they are held, and StaleLease when none of them is.
+    A key that won jobs before gets the same jobs while they are held, and StaleLease when none of them is. Also returns
+    whether the statement claimed nothing and met jobs that expired before they began.
     """
-    bound, first = versions[-1], claimers[0]
+    bound, shared = versions[-1], len(claimers) > 1
     yield from _close_expired(versions, values["limit"], queues=values["queues"])
-    name = claim_statement(bound, values["tenant"], shared=len(claimers) > 1)
+    name = claim_statement(bound, values["tenant"], shared=shared)
+    callers = _shared_callers(claimers) if shared else {"claim_key": claimers[0].token, "owner": claimers[0].worker}
+    rows = yield from claim_skipping_unloggable(bound, name, {**values, **callers})
+    if met_expired := bool(rows) and rows[0][0] is None:
+        rows = []
     won: dict[UUID, list[Job]] = {claimer.token: [] for claimer in claimers}
-    if len(claimers) == 1:
-        alone = {"claim_key": first.token, "owner": first.worker}
-        rows = yield from claim_skipping_unloggable(bound, name, {**values, **alone})
-        won[first.token] = [_claimed_job(row, bound, first.worker, first.token) for row in rows]
-    else:
-        shared = {
-            "claim_keys": [claimer.token for claimer in claimers],
-            "owners": [claimer.worker for claimer in claimers],
-            "wants": [claimer.limit for claimer in claimers],
-        }
-        rows = yield from claim_skipping_unloggable(bound, name, {**values, **shared})
+    if shared:
         for *row, token, owner in rows:
             won[token].append(_claimed_job(row, bound, owner, token))
+    else:
+        alone = claimers[0]
+        won[alone.token] = [_claimed_job(row, bound, alone.worker, alone.token) for row in rows]
     if bound.reclaims:
         lost = {row[0] for row in rows if row[_TRIGGER_COLUMN] == "reclaim"}
         warn_of_reclaimed([job for jobs in won.values() for job in jobs if job.id in lost])
     without_jobs = [claimer for claimer in claimers if claimer.key is not None and not won[claimer.token]]
-    if not without_jobs:
-        return [won[claimer.token] for claimer in claimers]
-    earlier = yield from _earlier_claims(bound, without_jobs)
-    return [earlier.get(claimer.token, won[claimer.token]) for claimer in claimers]
+    earlier = (yield from _earlier_claims(bound, without_jobs)) if without_jobs else {}
+    return [earlier.get(claimer.token, won[claimer.token]) for claimer in claimers], met_expired
+
+
+def _shared_callers(claimers: Sequence[Claimer]) -> dict[str, Any]:
+    """Parameters of a claim by several callers."""
+    return {
+        "claim_keys": [claimer.token for claimer in claimers],
+        "owners": [claimer.worker for claimer in claimers],
+        "wants": [claimer.limit for claimer in claimers],
+    }
 
 
 def lanes(versions: Sequence[BoundContract], queues: Sequence[str], types: Sequence[str] | None) -> dict[str, Any]:

@@ -109,8 +109,8 @@ chosen as materialized (
     order by part, due, id -- the lanes of one priority were read one after the other
     limit (select :limit::bigint))
 ),
--- A job that expired before it began is picked but not claimed, so a backlog of such jobs is not walked over: a caller that
--- gets no job cancels them and claims again.
+-- A job that expired before it began is picked but not claimed, so a backlog of such jobs is not walked over: a claim that
+-- met such jobs and won none answers one row without an id, and its caller cancels them and claims again.
 -- Not more than one answer can carry, but always one job. A compressed value counts 16 times its size; to decompress it
 -- would cost more than the claim.
 weighed as materialized (
@@ -185,4 +185,5 @@ logged as (
 select id, version, state, role, queue, type, tenant_id, priority, claims, raises, counter, max_attempts, payload::text,
        lease_expires_at, due_at, created_at, updated_at, cancel_requested_at, trace_id, correlation_id, idempotency_key,
        origin_letter, last_error::text, checkpoint::text, pending::text, blocked_at
-from moved
+from (select) as answer left join moved on true
+where id is not null or exists (select from chosen where is_expired)
