@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx2
+import psycopg
 import pytest
 
 from tenure.contracts import BUILT_IN
@@ -20,6 +21,7 @@ from tests.postgres.test_unloggable import of_a_later_release
 
 OUTPUTS = [{"output_index": 0, "dataset_uuid": str(uuid4()), "location": "s3://a/ß", "row_count": 7, "cursor": None}]
 LEASE = timedelta(milliseconds=BUILT_IN["dispatcher"].lease.default_ms)
+_WAITING = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 EVENTS = [{"dataset_uuid": str(uuid4()), "dataset_version": 3, "cursor": n} for n in range(3)]
 
 
@@ -139,6 +141,44 @@ async def test_a_task_that_is_not_queued_is_refused_with_its_reason(http: Caller
     assert db.fingerprint(int(failed)) == before
     await store.promote("dispatcher")
     assert claimed(http, failed)["attempt"] == 2
+
+
+async def test_a_task_of_a_paused_queue_is_not_claimed_before_it_is_resumed(
+    http: Caller, store: Store, db: Harness
+) -> None:
+    held, waits = (http.enqueued("dispatcher") for _ in range(2))
+    claim = {"headers": {"Idempotency-Key": str(uuid4())}, "json": {"task_id": held, "worker_id": "w1"}}
+    first = http.client.post("/internal/task-claim", **claim).json()
+    queue = db.row(int(waits))["queue"]
+    await store.queues.pause(queue, actor="ada")
+    before = db.fingerprint(int(held), int(waits))
+    assert reason(http, waits) == "QueuePaused"
+    assert http.client.post("/internal/task-claim", **claim).json() == first, "its holder has it"
+    assert db.fingerprint(int(held), int(waits)) == before
+    await store.queues.resume(queue, actor="ada")
+    assert claimed(http, waits)["attempt"] == 1
+
+
+def test_a_task_that_expired_before_it_began_is_canceled_for_its_worker(http: Caller, db: Harness) -> None:
+    task_id = http.enqueued("dispatcher")
+    db.sql("update tenure.job set expires_at = clock_timestamp() where id = %s", int(task_id))
+    before = db.fingerprint(int(task_id))
+    assert reason(http, task_id) == "Canceled"
+    assert db.fingerprint(int(task_id)) == before
+
+
+async def test_a_paused_tasks_locked_row_is_waited_for_and_it_is_not_claimed(
+    http: Caller, store: Store, db: Harness
+) -> None:
+    task_id = http.enqueued("dispatcher")
+    await store.queues.pause(db.row(int(task_id))["queue"], actor="ada")
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(db.dsn) as other:
+        other.execute("select from tenure.job where id = %s for update", [task_id])
+        asking = pool.submit(reason, http, task_id)
+        while not db.value(_WAITING):  # the batch skips a locked row; the call that follows waits for it
+            assert not asking.done()
+        other.rollback()
+        assert asking.result() == "QueuePaused"
 
 
 def test_a_worker_that_does_not_know_a_tasks_type_is_told_so_and_takes_nothing(http: Caller, db: Harness) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.errors import BadInput
+from tenure.errors import BadInput, Refused
 from tenure.jobs.job import Failure, Job, NewJob
 from tenure.jobs.outcome import Moved
+from tenure.postgres.claim import Claimer
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.engine import ask
 from tenure.postgres.live_workers import MANY_QUEUES
@@ -78,6 +81,25 @@ async def test_who_names_a_job_gets_it_from_a_paused_queue_too(store: Store) -> 
     assert isinstance(job, Job)
     taken = await store.transition(made[1], "running", actor="ada")
     assert isinstance(taken, Job)
+
+
+async def test_a_worker_gets_no_job_of_a_paused_queue_by_its_id_and_keeps_the_one_that_it_has(
+    store: Store, db: Harness
+) -> None:
+    held, waits, lost = [(await store.enqueue(NewJob("t", contract="phase27", queue="b"))).job_id for _ in range(3)]
+    mine, another, gone = (Claimer("w", 1, uuid4()) for _ in range(3))
+    claim = partial(store.claim_ids_for_many, "phase27", heeds_pause=True)
+    assert all(isinstance(one, Job) for one in await claim([held, lost], [mine, gone]))
+    db.expire(lost)
+    await store.queues.pause("b", actor="ada")
+    before = db.fingerprint(held, waits, lost)
+    won, *refused = await claim([held, waits, lost, held], [mine, another, another, another])
+    assert isinstance(won, Job)
+    codes = [one.reason_code for one in refused if isinstance(one, Refused)]
+    assert codes == ["QUEUE_PAUSED", "QUEUE_PAUSED", "INVALID_TRANSITION"]
+    assert db.fingerprint(held, waits, lost) == before
+    await store.queues.resume("b", actor="ada")
+    assert all(isinstance(one, Job) for one in await claim([waits, lost], [another, another]))
 
 
 async def test_held_jobs_of_a_paused_queue_go_on_and_upkeep_too(store: Store, db: Harness) -> None:

@@ -211,21 +211,35 @@ async def test_a_task_that_still_waits_long_after_its_message_gets_another_one(
     assert db.value("select count(*) from tenure.outbox where job_id = %s", waiting) == 2
 
 
-async def test_tasks_of_a_paused_queue_are_woken_again_when_it_goes_on(
+async def test_no_message_is_sent_while_a_queue_is_paused_and_one_for_each_task_when_it_is_resumed(
     store: Store, db: Harness, sqs: MessageServer, url: str
 ) -> None:
-    async with publisher_of(store, default=url) as publisher:
-        (job_id,) = await make(store)
+    mail = sqs.make_queue()
+    async with publisher_of(store, default=url, mail=mail) as publisher:
+        (announced,), (other,) = await make(store), await make(store, queue="mail")
         await publisher.publish()
         sqs.purge(url)
         await store.queues.pause("default", actor="ada")
-        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
-        assert (await publisher.renew()).did == 0
+        (made,) = await make(store)
+        for _ in range(3):
+            db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
+            await publisher.renew()
+            await publisher.publish()
+        assert sqs.take_all(url) == []
+        assert sqs.tasks(mail) == [other] * 4, "the other queue goes on"
+        assert db.value("select count(*) from tenure.outbox where job_id = %s", announced) == 2, "not one a round"
+        db.sql("update tenure.outbox set due_at = due_at - interval '1 hour' where published_at is null")
+        paused, going = await store.outbox.queues()
+        assert (paused.is_paused, paused.due, paused.oldest_s) == (True, 2, None)
+        assert (going.is_paused, going.due) == (False, 0)
         await store.queues.resume("default", actor="ada")
-        db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
-        assert (await publisher.renew()).did == 1
-        await publisher.publish()
-    assert sqs.tasks(url) == [job_id]
+        (resumed, _) = await store.outbox.queues()
+        assert not resumed.is_paused
+        assert resumed.oldest_s is not None
+        assert resumed.oldest_s < 60, "late since the end of the pause"
+        assert (await publisher.publish()).did == 2
+        assert publisher.lag_s < 60
+    assert sorted(sqs.tasks(url)) == [announced, made]
 
 
 async def test_a_quarantined_task_is_woken_again_when_it_is_released(

@@ -40,7 +40,15 @@ def answers(claim: Any) -> Callable[[Asked], Any]:
     [
         *(
             ({"status": "NotClaimed", "reason": reason}, True)
-            for reason in ("Completed", "Canceled", "Failed", "NotFound", "NotDue")
+            for reason in (
+                "Completed",
+                "Canceled",
+                "Failed",
+                "NotFound",
+                "NotDue",
+                "WaitingForParents",
+                "QueuePaused",
+            )  # fmt: skip
         ),
         *(
             ({"status": "NotClaimed", "reason": reason}, False)

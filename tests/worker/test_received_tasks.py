@@ -302,6 +302,32 @@ async def test_a_purged_queue_changes_no_status_and_its_tasks_are_announced_agai
     assert {status(db, task_id) for task_id in ids} == {"Completed"}
 
 
+async def test_a_task_whose_queue_is_paused_after_its_message_runs_when_it_is_resumed(
+    dispatcher: str, store: Store, db: Harness, sqs: MessageServer, queue: str
+) -> None:
+    ran: list[int] = []
+    async with publishing(store, queue) as publisher, through(dispatcher) as app:
+
+        @app.task
+        async def work() -> None:
+            ran.append(1)
+
+        (task_id,) = await make(store)
+        await publisher.publish()
+        await store.queues.pause("default", actor="ada")
+        async with working(app, sqs=queue):
+            await until(lambda: sqs.count(queue) == 0)
+            assert (ran, status(db, task_id)) == ([], "Queued")
+            db.sql("update tenure.outbox set check_at = clock_timestamp()")
+            await publisher.renew()
+            assert (await publisher.publish()).did == 0
+            await store.queues.resume("default", actor="ada")
+            assert (await publisher.publish()).did == 1
+            await until(lambda: status(db, task_id) == "Completed")
+    assert ran == [1]
+    assert db.row(task_id)["claims"] == 1
+
+
 @pytest.mark.req("S1-64", "S1-70")
 async def test_one_tick_queues_a_due_retry_with_its_next_attempt_and_one_message(
     dispatcher: str, store: Store, db: Harness, sqs: MessageServer, queue: str, short_waits: None

@@ -10,6 +10,7 @@ import typer
 from tenure.cli.command import Output, Store, command
 from tenure.cli.output import table, timestamp
 from tenure.jobs.formats import format_duration, to_one_line
+from tenure.jobs.why import resume_command
 
 if TYPE_CHECKING:
     from tenure.postgres.outbox import PendingWakeup, PublishedQueue
@@ -50,6 +51,8 @@ async def retry(
 
 def _warnings(queues: Sequence[PublishedQueue]) -> Iterator[str]:
     for queue in queues:
+        if queue.is_paused:
+            yield f"queue {queue.queue} is paused. Next: {resume_command(queue.queue)}"
         if queue.unseen_s > _UNSEEN_S:
             yield (
                 f"queue {queue.queue}: no publisher for {format_duration(queue.unseen_s * 1000)}. "
@@ -64,7 +67,13 @@ def _queue_row(queue: PublishedQueue) -> tuple[Any, ...]:
 
     oldest = None if queue.oldest_s is None else format_duration(queue.oldest_s * 1000)
     due = f"{queue.due:,}{'+' if queue.due >= MANY_WAKEUPS else ''}"
-    return queue.queue, due, oldest, f"{format_duration(queue.unseen_s * 1000)} ago", queue.url
+    return (
+        queue.queue,
+        due,
+        "paused" if queue.is_paused else oldest,
+        f"{format_duration(queue.unseen_s * 1000)} ago",
+        queue.url,
+    )
 
 
 def _wakeup_row(wakeup: PendingWakeup) -> tuple[Any, ...]:

@@ -129,7 +129,7 @@ class JobCalls:
         return jobs
 
     async def claim_by_id(self, job_id: int, claimer: Claimer, caller: Caller) -> Job:
-        """Take this job, in one batch with other claims by id."""
+        """Take this job for a worker, in one batch with other claims by id; refuses a job of a paused queue."""
         identity = await self.identity(job_id, caller)
         batcher = self._claims_by_id.get(identity.contract)
         if batcher is None:
@@ -141,7 +141,8 @@ class JobCalls:
         except Busy:
             # Another transaction has its row: wait for it outside of the batch, two at a time.
             async with self._waiting_claims:
-                job = only_answer(await self.store.claim_ids_for_many(identity.contract, [job_id], [claimer]))
+                claim = partial(self.store.claim_ids_for_many, heeds_pause=True)
+                job = only_answer(await claim(identity.contract, [job_id], [claimer]))
         check_owner([job], claimer.worker)
         return job
 
@@ -151,7 +152,8 @@ class JobCalls:
         for members in group_claims([claimer for _, claimer in calls], len(calls)):
             ids, claimers = zip(*(calls[n] for n in members), strict=True)
             try:
-                taken = await self.store.claim_ids_for_many(contract, ids, claimers, skip_locked=True)
+                claim = partial(self.store.claim_ids_for_many, skip_locked=True, heeds_pause=True)
+                taken = await claim(contract, ids, claimers)
             except TenureError as error:
                 answers |= dict.fromkeys(members, error)
             else:

@@ -162,15 +162,19 @@ class ClaimVerbs(EngineUser):
         *,
         lease_ms: int | None = None,
         skip_locked: bool = False,
+        heeds_pause: bool = False,
     ) -> list[Job | Refused]:
-        """Claim these jobs, each for its claimer; one job or refusal per id. `skip_locked`: a locked job is Busy."""
+        """Claim these jobs, each for its claimer; one job or refusal per id.
+
+        `skip_locked`: a locked job is Busy. `heeds_pause`: a job of a paused queue is refused (QUEUE_PAUSED).
+        """
         check_ids(ids)
         if not ids:
             return []
         versions = await self._versions(contract)
         lease_ms = validation.check_lease_ms(versions[-1].contract, lease_ms)
         run, registry = self._engine.run, self._engine.registry
-        plan = partial(claim_by_id_plan, lease_ms=lease_ms, skip_locked=skip_locked)
+        plan = partial(claim_by_id_plan, lease_ms=lease_ms, skip_locked=skip_locked, heeds_pause=heeds_pause)
         answers = await run(lambda: plan(versions, ids, claimers))
         unknown = [
             n for n, one in enumerate(answers) if isinstance(one, Refused) and one.reason_code == UNKNOWN_VERSION
@@ -301,6 +305,7 @@ def claim_by_id_plan(
     *,
     lease_ms: int | None = None,
     skip_locked: bool = False,
+    heeds_pause: bool = False,
 ) -> Plan[list[Job | Refused]]:
     """Claim these jobs, each for its claimer; waits for locked rows unless `skip_locked`. One job or refusal per id."""
     bound = versions[-1]
@@ -311,7 +316,8 @@ def claim_by_id_plan(
     job_ids, tokens = [job_id for job_id, _ in owners], [token for _, token in owners]
     yield from _close_expired(versions, len(job_ids), ids=list(dict.fromkeys(job_ids)))
     batch = Batch(bound, "claim", job_ids, claim_keys=tokens, owners=list(owners.values()))
-    batch.extra = {"lease_ms": lease_ms, "versions": lanes(versions, (), None)["versions"]}
+    readable = lanes(versions, (), None)["versions"]
+    batch.extra = {"lease_ms": lease_ms, "versions": readable, "heeds_pause": heeds_pause}
     moved = yield from move(batch, skip_locked=skip_locked)
     outcomes = dict(zip(owners, moved, strict=True))
     won = yield from _held_by_id(bound, tokens, job_ids)

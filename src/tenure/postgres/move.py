@@ -30,6 +30,10 @@ from tenure.postgres.statement import Atomic, Plan, Row, Statement, if_any, stat
 
 #: The reason code of a claim by id that is refused because this process does not know the job's contract version.
 UNKNOWN_VERSION: Final = "UNKNOWN_VERSION"
+#: The reason code of a worker's claim by id that is refused because the job's queue is paused.
+QUEUE_PAUSED: Final = "QUEUE_PAUSED"
+#: The reason code of a claim by id that is refused because the job expired before it began.
+EXPIRED: Final = "EXPIRED"
 #: SQLSTATE classes of errors caused by a row: data exception, integrity violation, raised by a trigger.
 _ROW_ERROR_CLASSES = ("22", "23", "P0")
 
@@ -354,7 +358,10 @@ def to_refusal(
             return Refused(job_id, f"{why}. Next: upgrade tenure here", code=UNKNOWN_VERSION)
         case "expired":
             why = f"job {job_id} expired before it began, and is cancelled. Next: enqueue it again"
-            return Refused(job_id, why, code="EXPIRED")
+            return Refused(job_id, why, code=EXPIRED)
+        case "paused":
+            why = f"the queue of job {job_id} is paused: no worker takes its jobs. Next: tenure jobs why {job_id}"
+            return Refused(job_id, why, code=QUEUE_PAUSED)
         case "held":
             return Refused(job_id, f"job {job_id} is held: its holder must stop it", code="HELD")
         case "compensating":

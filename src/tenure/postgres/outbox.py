@@ -57,9 +57,11 @@ class PublishedQueue(NamedTuple):
     unseen_s: float
     #: Due wake-ups, counted up to `MANY_WAKEUPS`.
     due: int
-    #: Seconds since the oldest of them was due.
+    #: Seconds since the oldest of them was due; None: none is due, or the queue is paused.
     oldest_s: float | None
     last_error: str | None
+    #: Whether the wake-ups wait until the queue is resumed.
+    is_paused: bool
 
 
 class Outbox(EngineUser):

@@ -130,5 +130,5 @@ def _log_test_row(bound: BoundContract) -> Plan[None]:
 def _rehearse(bound: BoundContract, versions: Sequence[str], ids: Sequence[int]) -> Plan[None]:
     """Claim these jobs by id, as a claim would log them; skips locked jobs."""
     batch = Batch(bound, "claim", list(ids), claim_keys=[uuid4()] * len(ids), owners=["rehearsal"] * len(ids))
-    batch.extra = {"lease_ms": None, "versions": versions}
+    batch.extra = {"lease_ms": None, "versions": versions, "heeds_pause": False}
     yield from move(batch, skip_locked=True)

@@ -35,8 +35,9 @@ T = TypeVar("T")
 
 #: How long a receive waits for a message, in seconds; and that of a worker that ends when it is idle.
 WAIT_S, WAIT_UNTIL_IDLE_S = 20, 1
-#: The answers to a claim after which nobody needs the message. A retry, and the start of a node, have their own.
-_DELETED = frozenset({"Completed", "Canceled", "Failed", "NotFound", "NotDue", "WaitingForParents"})
+#: The answers to a claim after which nobody needs the message. A retry, the start of a node and the
+#: end of a queue's pause have their own.
+_DELETED = frozenset({"Completed", "Canceled", "Failed", "NotFound", "NotDue", "WaitingForParents", "QueuePaused"})
 #: A queue that hides messages for minutes is asked to keep them seldom, and shows a dead worker's messages soon.
 _USUAL_VISIBILITY_S = range(60, 901)
 #: How long a stopping worker waits for the answers to its claims, in seconds.

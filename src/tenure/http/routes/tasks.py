@@ -35,7 +35,7 @@ from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Held
 from tenure.jobs.live_worker import LiveWorker
 from tenure.postgres.claim import Claimer
-from tenure.postgres.move import UNKNOWN_VERSION
+from tenure.postgres.move import EXPIRED, QUEUE_PAUSED, UNKNOWN_VERSION
 
 
 class TaskClaim(RequestBody):
@@ -89,8 +89,8 @@ class NotClaimed(BaseModel):
 
     status: Literal["NotClaimed"] = described("The task cannot be claimed.")
     reason: str = described(
-        "AlreadyRunning, UnknownType, UnknownVersion, NotFound, WaitingForParents, NotDue, Busy, LeaseLost, or its "
-        "state.",
+        "AlreadyRunning, UnknownType, UnknownVersion, NotFound, WaitingForParents, NotDue, QueuePaused, Busy, "
+        "LeaseLost, or its state.",
         examples=["AlreadyRunning"],
     )
 
@@ -136,6 +136,8 @@ class TaskCompleted(BaseModel):
 _VERBS = {"Completed": "succeed", "Failed": "fail", "Canceled": "cancelled"}
 #: The document's reason for each kind of refusal.
 _REASONS = {JobNotFound: "NotFound", NotDue: "NotDue", Busy: "Busy", StaleLease: "LeaseLost"}
+#: And for other refusals. A task that expired before it began is canceled in a moment.
+_OTHER_REASONS = {UNKNOWN_VERSION: "UnknownVersion", QUEUE_PAUSED: "QueuePaused", EXPIRED: "Canceled"}
 
 
 async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any] | FastJsonResponse:
@@ -221,8 +223,8 @@ async def _reason(request: ApiRequest, refused: Refused) -> str:
     for refusal, reason in _REASONS.items():
         if isinstance(refused, refusal):
             return reason
-    if refused.reason_code == UNKNOWN_VERSION:
-        return "UnknownVersion"
+    if refused.reason_code in _OTHER_REASONS:
+        return _OTHER_REASONS[refused.reason_code]
     if isinstance(refused, InvalidTransition) and refused.job_id is not None:
         identity = await request.calls.identity(refused.job_id, request.caller)
         contract = await request.calls.store.contract(identity.contract, identity.version)

@@ -38,7 +38,7 @@ locked as materialized (
                -- that it can settle.
                contract = :contract::text as is_ours, version = any (:versions::text[]) as is_readable,
                tenure.has_budget(claims, max_attempts, raises, :extra::integer) as in_budget,
-               cancel_requested_at is not null as cancelling, expires_at
+               cancel_requested_at is not null as cancelling, expires_at, queue
         from tenure.job
         where job.id = call.id
         for update skip locked
@@ -57,6 +57,9 @@ decided as materialized (
                when chosen.trigger = 'claim' and (coalesce(due_at, '-infinity') > t or lease_expires_at >= t) then 'not_due'
                when chosen.trigger = 'reclaim'
                    and not (tenure.lease_expired(lease_expires_at, t) and in_budget and not cancelling) then 'state'
+               -- Only where a worker claims for a message: an operator's claim of one job is deliberate.
+               when :heeds_pause::boolean
+                   and queue = any (array(select name from tenure.queue where paused_at is not null)) then 'paused'
            end as refusal
     from (
         select locked.*, case when role = 'ready' then 'claim' else 'reclaim' end as trigger, clock_timestamp() as t

@@ -1,5 +1,6 @@
 -- Insert a new wake-up for each job that is still ready long after its last one: that one may have been lost.
--- Each published wake-up is looked at once; while its job is quarantined or its queue is paused it is looked at again.
+-- Each published wake-up is looked at once; while its job is quarantined it is looked at again. The new wake-up of a job
+-- in a paused queue waits until the queue is resumed (`take_wakeups`).
 -- `id = any (array[…])` is `id = …` by which no join can be ordered: with the statistics of a table that was just emptied
 -- the planner would walk all ready jobs.
 with checked as materialized (
@@ -12,9 +13,7 @@ with checked as materialized (
         for update skip locked
     ) as outbox
     left join lateral (
-        select id, contract, queue,
-               quarantined_at is not null
-               or exists (select from tenure.queue where name = job.queue and paused_at is not null) as is_held_back
+        select id, contract, queue, quarantined_at is not null as is_held_back
         from tenure.job
         where id = any (array[outbox.job_id]) and role = 'ready' and coalesce(due_at, '-infinity') <= clock_timestamp()
           and exists (select from tenure.published_queue where published_queue.queue = job.queue)

@@ -1,4 +1,5 @@
 -- Take wake-ups that are due, for some seconds: until then no other publisher takes them.
+-- None of a paused queue, whose tasks no worker could claim: they are due when it is resumed.
 -- One range of the index for each queue; the clock is a subselect, because a volatile function would bound no range.
 with picked as materialized (
     select due.id
@@ -10,6 +11,7 @@ with picked as materialized (
         limit :limit::bigint
         for update skip locked
     ) as due
+    where wanted.queue <> all (array(select name from tenure.queue where paused_at is not null))
     limit :limit::bigint
 )
 update tenure.outbox
