@@ -147,13 +147,13 @@ async def test_a_task_of_a_paused_queue_is_not_claimed_before_it_is_resumed(
     http: Caller, store: Store, db: Harness
 ) -> None:
     held, waits = (http.enqueued("dispatcher") for _ in range(2))
-    claim = {"headers": {"Idempotency-Key": str(uuid4())}, "json": {"task_id": held, "worker_id": "w1"}}
-    first = http.client.post("/internal/task-claim", **claim).json()
+    claim, key = {"task_id": held, "worker_id": "w1"}, {"Idempotency-Key": str(uuid4())}
+    first = http.client.post("/internal/task-claim", json=claim, headers=key).json()
     queue = db.row(int(waits))["queue"]
     await store.queues.pause(queue, actor="ada")
     before = db.fingerprint(int(held), int(waits))
     assert reason(http, waits) == "QueuePaused"
-    assert http.client.post("/internal/task-claim", **claim).json() == first, "its holder has it"
+    assert http.client.post("/internal/task-claim", json=claim, headers=key).json() == first
     assert db.fingerprint(int(held), int(waits)) == before
     await store.queues.resume(queue, actor="ada")
     assert claimed(http, waits)["attempt"] == 1

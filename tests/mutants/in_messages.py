@@ -176,8 +176,8 @@ MUTANTS = (
         "late-for-the-pause",
         "The wake-ups of a queue that was paused count as late",
         "postgres/queries/mark_wakeups_published.sql",
-        "greatest(\n    coalesce(due_at, created_at), (select resumed_at from tenure.queue where name = outbox.queue)\n)",
-        "coalesce(due_at, created_at)",
+        "(select resumed_at from tenure.queue where name = outbox.queue)",
+        "null",
         (f"{_PUBLISHER}no_message_is_sent_while_a_queue_is_paused_and_one_for_each_task_when_it_is_resumed",),
     ),
 )

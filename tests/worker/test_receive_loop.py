@@ -24,6 +24,10 @@ from tests.worker.working import until, working
 __all__ = ["dispatcher", "queue", "sqs"]
 
 
+#: The answers to a claim after which a message is deleted.
+NEEDED_BY_NOBODY = ("Completed", "Canceled", "Failed", "NotFound", "NotDue", "WaitingForParents", "QueuePaused")
+
+
 def answers(claim: Any) -> Callable[[Asked], Any]:
     """A dispatcher that answers every claim so."""
     contract = {"name": "dispatcher", "version": "1", "declaration": BUILT_IN["dispatcher"].describe()}
@@ -38,18 +42,7 @@ def answers(claim: Any) -> Callable[[Asked], Any]:
 @pytest.mark.parametrize(
     ("answer", "is_deleted"),
     [
-        *(
-            ({"status": "NotClaimed", "reason": reason}, True)
-            for reason in (
-                "Completed",
-                "Canceled",
-                "Failed",
-                "NotFound",
-                "NotDue",
-                "WaitingForParents",
-                "QueuePaused",
-            )  # fmt: skip
-        ),
+        *(({"status": "NotClaimed", "reason": reason}, True) for reason in NEEDED_BY_NOBODY),
         *(
             ({"status": "NotClaimed", "reason": reason}, False)
             for reason in ("AlreadyRunning", "Busy", "LeaseLost", "UnknownType", "UnknownVersion", "SomethingNew")
