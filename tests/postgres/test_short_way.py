@@ -238,7 +238,7 @@ async def test_the_short_way_refuses_nothing_by_itself(store: Store, db: Harness
     asked.clear()
     (refused,) = await store.report("succeed", calls([stranger]))
     assert isinstance(refused, Refused)
-    assert asked == ["succeed", "finish"]
+    assert asked == ["succeed", "succeed_in_flow", "finish"]
     assert db.fingerprint(job.id) == before
 
 

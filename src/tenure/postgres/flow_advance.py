@@ -120,15 +120,15 @@ def _advance(registry: Registry, flow_ids: Sequence[int], max_bytes: int, *, ski
     flows = yield from lock_flows(flow_ids, skip_locked=skip_locked)
     if not flows:
         return Advanced()
-    taken = yield from take_ends(list(flows))
-    queues = yield from apply_ends(registry, flows, [node for node in taken if node is not None], max_bytes)
-    return Advanced(queues, len(taken), len(taken) == _ENDS)
+    taken, ended = yield from take_ends(list(flows))
+    queues = yield from apply_ends(registry, flows, ended, max_bytes)
+    return Advanced(queues, taken, taken == _ENDS)
 
 
-def take_ends(flow_ids: Sequence[int]) -> Plan[list[EndedNode | None]]:
-    """Take ended jobs of locked flows; None: another job runs the node by now."""
-    rows = yield statement("take_flow_ends", {"ids": flow_ids, "limit": _ENDS})
-    return [None if row[0] is None else EndedNode(*row) for row in rows]
+def take_ends(flow_ids: Sequence[int]) -> Plan[tuple[int, list[EndedNode]]]:
+    """Take ended jobs of locked flows; returns how many, and the nodes that have ended by them."""
+    *rows, (_, taken, *_) = yield statement("take_flow_ends", {"ids": flow_ids, "limit": _ENDS})
+    return taken, [EndedNode._make(row) for row in rows]
 
 
 def apply_ends(

@@ -22,7 +22,7 @@ class PreparedFlow(NamedTuple):
     flow: NewFlow
     nodes: Sequence[NewNode]
     payloads: Sequence[str]
-    fingerprint: str
+    fingerprint: str | None
     created_by: str | None
 
 
@@ -39,11 +39,13 @@ def prepare_flow(registry: Registry, flow: NewFlow, nodes: Sequence[NewNode], ma
 
 
 def _job(flow: NewFlow, node: NewNode) -> Any:
-    return replace(node.job, tenant_id=flow.tenant_id)
+    return node.job if node.job.tenant_id == flow.tenant_id else replace(node.job, tenant_id=flow.tenant_id)
 
 
-def hash_flow(flow: NewFlow) -> str:
-    """The hash of a flow: a repeated key must have the same one."""
+def hash_flow(flow: NewFlow) -> str | None:
+    """The hash of a flow with a key: a repeated key must have the same one."""
+    if flow.key is None:
+        return None
     return hashlib.sha256(json.dumps(flow_fingerprint(flow), sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -98,8 +100,8 @@ def _create(registry: Registry, prepared: PreparedFlow, max_bytes: int) -> Plan[
         yield statement("insert_flow_nodes", {"flow_id": flow_id, **chosen})
     started = StartedNodes()
     first_jobs = [
-        NewNodeJob(ids[node.name], ids[node.name], _job(flow, node), prepared.created_by)
-        for node, starts in zip(nodes, columns["starts"], strict=True)
+        NewNodeJob(ids[node.name], ids[node.name], _job(flow, node), prepared.created_by, payload)
+        for node, starts, payload in zip(nodes, columns["starts"], prepared.payloads, strict=True)
         if starts == "true"
     ]
     yield from insert_node_jobs(registry, first_jobs, max_bytes, started)

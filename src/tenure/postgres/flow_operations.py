@@ -94,8 +94,8 @@ def _lock(flow_id: int) -> Plan[tuple[LockedFlow, dict[int, LockedFlow]]]:
 def _catch_up(registry: Registry, flows: dict[int, LockedFlow], max_bytes: int) -> Plan[set[tuple[str, str]]]:
     """Take all ended jobs of these flows into account."""
     queues: set[tuple[str, str]] = set()
-    while ended := (yield from take_ends(list(flows))):
-        queues |= yield from apply_ends(registry, flows, [node for node in ended if node is not None], max_bytes)
+    while (taken := (yield from take_ends(list(flows))))[0]:
+        queues |= yield from apply_ends(registry, flows, taken[1], max_bytes)
     return queues
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from tenure.errors import BadInput
@@ -22,7 +23,9 @@ _PART_BYTES: Final = 8 * 1024 * 1024
 _PART: Final = 1_000
 #: The fields of a job that are columns of its node, or that a job of a flow does not have.
 _NO_OPTIONS: Final = ("type", "payload", "contract", "queue", "tenant_id", "key", "unique")
-_USUAL: Final = NewJob("")
+_OPTIONS: Final = tuple(one.name for one in fields(NewJob) if one.name not in _NO_OPTIONS)
+_values_of: Final = attrgetter(*_OPTIONS)
+_USUAL: Final = _values_of(NewJob(""))
 
 
 class NodeToStart(NamedTuple):
@@ -40,6 +43,8 @@ class NewNodeJob(NamedTuple):
     node: int
     job: NewJob
     created_by: str | None
+    #: Its payload as JSON, if it is checked already.
+    payload: str | None = None
 
 
 class FlowOfJobs(Protocol):
@@ -66,12 +71,14 @@ class StartedNodes:
 
 def job_options(job: NewJob) -> dict[str, Any]:
     """The values of a job that are not the usual ones, as JSON values."""
-    options: dict[str, Any] = {}
-    for each in fields(job):
-        value = getattr(job, each.name)
-        if each.name not in _NO_OPTIONS and value != getattr(_USUAL, each.name):
-            options[each.name] = value.isoformat() if isinstance(value, datetime) else value
-    return options
+    values = _values_of(job)
+    if values == _USUAL:
+        return {}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value, usual in zip(_OPTIONS, values, _USUAL, strict=True)
+        if value != usual
+    }
 
 
 def _options(stored: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -90,10 +97,11 @@ def start_nodes(
         for row in (yield statement("read_starting_nodes", {"ids": part})):
             node, flow_id, job_id, contract, queue, type_name, mapped, payload, options, results = row
             flow = flows[flow_id]
-            job = NewJob(
-                type_name, json.loads(payload), contract, queue=queue, tenant_id=flow.tenant_id, **_options(options)
-            )
-            arguments = {} if results is None else json.loads(results)
+            job = NewJob(type_name, None, contract, queue=queue, tenant_id=flow.tenant_id, **_options(options))
+            if results is None:
+                jobs.append(NewNodeJob(job_id, node, job, flow.created_by, payload))
+                continue
+            job.payload, arguments = json.loads(payload), json.loads(results)
             if mapped is None:
                 jobs.append(_node_job(job_id, node, job, arguments, flow))
                 continue
@@ -161,11 +169,13 @@ def insert_node_jobs(
     """Insert jobs under the ids that were reserved for them; a job that is too large becomes a failure of its node."""
     groups: dict[tuple[str, str | None, str | None], list[tuple[NewNodeJob, str]]] = {}
     for one in jobs:
-        try:
-            payload = validation.to_json("payload", one.job.payload, max_bytes)
-        except BadInput as error:
-            started.failed[one.node] = str(error)
-            continue
+        payload = one.payload
+        if payload is None:
+            try:
+                payload = validation.to_json("payload", one.job.payload, max_bytes)
+            except BadInput as error:
+                started.failed[one.node] = str(error)
+                continue
         groups.setdefault((one.job.contract, one.job.version, one.created_by), []).append((one, payload))
     for (contract, version, created_by), group in groups.items():
         bound = yield from registry.bound_contract(contract, version)

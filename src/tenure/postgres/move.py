@@ -215,23 +215,15 @@ def _move_loggable(
 
 
 def succeed(batch: Batch) -> Plan[list[Outcome]]:
-    """End jobs as succeeded: plain cases by the short statement (`queries/succeed.sql`), the others by `move`."""
-    short = batch.bound.success
-    if short is None or batch.keys is not None:
+    """End jobs as succeeded: plain cases by the short statements (`queries/succeed.sql`), the others by `move`."""
+    if batch.bound.success is None or batch.keys is not None:
         return (yield from move(batch))
-    held = batch.held or ()
     outcomes: list[Any] = [None] * len(batch.ids)
-    places = next(iter(id_ordered_parts(batch.ids)), ())
-    values = {**short, **batch.leases(places), "results": if_any(_at(batch.results, places))}
-    try:
-        rows = yield statement("succeed", values)
-    except psycopg.Error as error:
-        if not is_row_error(error):
-            raise
-        rows = []  # a job cannot be logged: move finds out which
-    for place, state, counter, at in rows:
-        n = places[place - 1]
-        outcomes[n] = Moved(batch.ids[n], "succeed", state, short["end_state"], "done", held[n].claims, counter, at)
+    left: Sequence[int] = next(iter(id_ordered_parts(batch.ids)), ())
+    for name in ("succeed", "succeed_in_flow"):
+        if left:
+            yield from _succeed_shortly(name, batch, left, outcomes)
+            left = [n for n in left if outcomes[n] is None]
     left = [n for n, outcome in enumerate(outcomes) if outcome is None]
     if left:
         left_batch = batch.select(left)
@@ -243,6 +235,25 @@ def succeed(batch: Batch) -> Plan[list[Outcome]]:
         for n, outcome in zip(left, moved, strict=True):
             outcomes[n] = outcome
     return outcomes
+
+
+def _succeed_shortly(name: str, batch: Batch, places: Sequence[int], outcomes: list[Any]) -> Plan[None]:
+    """Set the outcomes of the jobs that this short statement ends: those of flows, or the others."""
+    short = batch.bound.success or {}
+    values = {**short, **batch.leases(places), "results": if_any(_at(batch.results, places))}
+    try:
+        rows = yield statement(name, values)
+    except psycopg.Error as error:
+        if not is_row_error(error):
+            raise
+        rows = []  # a job cannot be logged: move finds out which
+    held = batch.held or ()
+    end = short["end_state"]
+    for place, state, counter, at, *flow in rows:
+        n = places[place - 1]
+        outcomes[n] = Moved(batch.ids[n], "succeed", state, end, "done", held[n].claims, counter, at)
+        if flow:
+            outcomes[n] = outcomes[n]._replace(flow_id=flow[0])
 
 
 def _send(

@@ -22,7 +22,7 @@ create table tenure.flow (
                 check (state in ('running', 'cancelling', 'succeeded', 'failed', 'cancelled')),
     on_failure  text not null check (on_failure in ('stop', 'skip', 'continue')),
     key         text,
-    fingerprint text not null, -- a hash of the flow: a repeated key must have the same one
+    fingerprint text, -- with a key, a hash of the flow: a repeat of the key must have the same one
     created_by  text,
     check ((ended_at is null) = (state in ('running', 'cancelling')))
 ) with (fillfactor = 70);

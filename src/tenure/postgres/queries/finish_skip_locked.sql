@@ -224,7 +224,8 @@ select n, refusal, id, trigger, state, hops[cardinality(hops)] as to_state, to_r
 from moved
 union all
 select n, refusal, id, trigger, state, hops[cardinality(hops)], to_role, claims, counter, ts, null, null, null, null,
-       case when flow_node is not null then (select flow_id from ended_in_flow where job_id = deleted.id) end
+       -- Read once: a search for each job would be slow for many.
+       case when flow_node is not null then ((select jsonb_object_agg(job_id, flow_id) from ended_in_flow) ->> id::text)::bigint end
 from deleted
 union all
 -- A caller whose own proof still fits has lost its lease by expiry, and no other caller holds the job.

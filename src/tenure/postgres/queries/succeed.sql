@@ -1,10 +1,12 @@
 -- Finish these held jobs where success is one hop to the end and only a result is written.
+-- Rendered from templates/succeed.template by `python -m tests.postgres.render`: change the template.
 --
 -- The short way for the last move of nearly every job; law 1's shape as in finish.sql: lock by id, in the order of the
 -- sorted array; then read the clock, once per row, above the lock; then test the lease by it. Conditions on the row alone are
 -- tested while it is locked, because a statement that waited for a row sees its new version. A job without a row in the
 -- answer was not moved: it goes through the gate, which says why, or moves it. So does a job that changed during the wait,
--- because this statement cannot see its new place. So does a job of a flow.
+-- because this statement cannot see its new place.
+-- A job of a flow is left to succeed_in_flow.sql.
 with locked as materialized (
     select call.n, call.result, row.*
     from (
@@ -45,7 +47,8 @@ finished as (
         id, due_at, created_at, updated_at, first_started_at, started_at, finished_at, last_heartbeat_at,
         cancel_requested_at, origin_letter, lease_token, seq, claims, raises, counter, max_attempts, priority, contract,
         version, state, role, queue, type, tenant_id, created_by, trace_id, correlation_id, idempotency_key, payload,
-        last_error, result, progress, checkpoint, first_failed_at)
+        last_error, result, progress, checkpoint, first_failed_at
+    )
     select id, due_at, created_at, ts, first_started_at, started_at, ts, last_heartbeat_at, cancel_requested_at,
            origin_letter, lease_token, seq, claims, raises, counter, max_attempts, priority, :contract::text,
            :version::text, :end_state::text, 'done', queue, type, tenant_id, created_by, trace_id, correlation_id,

@@ -1,5 +1,5 @@
--- Take ended jobs of these flows, and end their nodes. A row without a node: another job runs the node by now.
--- The flows are locked, so no other transaction takes the same rows.
+-- Take ended jobs of these flows, and end their nodes; a job whose node another job runs by now is only taken.
+-- The flows are locked, so no other transaction takes the same rows. The last row has no node: it counts the taken jobs.
 with picked as materialized (
     select flow_id, job_id from tenure.flow_end
     where flow_id = any (:ids::bigint[])
@@ -18,4 +18,6 @@ ended as (
     where flow_node.id = any (array[taken.node]) and flow_node.job_id = taken.job_id and flow_node.state = 'started'
     returning flow_node.id, flow_node.flow_id, flow_node.state, flow_node.on_failure, flow_node.part_of, flow_node.is_cleanup
 )
-select ended.* from taken left join ended on ended.id = taken.node
+select * from ended
+union all
+select null, count(*), null, null, null, null from taken
