@@ -41,7 +41,7 @@ async def test_verify_says_what_it_read_and_that_it_is_sound(store: Store, db: H
     await store.enqueue(NewJob("mail.send"))
     read, verdict = ask.text("verify").splitlines()
     assert re.fullmatch(
-        r"2 jobs \(1 live\), 6 log rows, 0 dead letters and 5 ranges read in [\d.]+ s \([\d,]+ jobs/s\)", read
+        r"2 jobs \(1 live\), 6 log rows, 0 dead letters, 0 flows and 5 ranges read in [\d.]+ s \([\d,]+ jobs/s\)", read
     )
     assert verdict == "every job is where its log says it is"
     said = ask.said("verify")

@@ -8,6 +8,7 @@ from tests.mutants import (
     in_connections,
     in_contracts,
     in_decisions,
+    in_flows,
     in_hosts,
     in_http,
     in_integrations,
@@ -55,6 +56,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_unique,
         in_conformance,
         in_messages,
+        in_flows,
     )
     for mutant in part.MUTANTS
 )

@@ -49,8 +49,8 @@ def verify(since: _Since = None, database_url: DatabaseUrl = None) -> Output:
 def _audit_lines(report: AuditReport) -> Iterator[str]:
     rate = report.jobs / report.seconds if report.seconds else 0
     yield (
-        f"{report.jobs:,} jobs ({report.live:,} live), {report.events:,} log rows, {report.letters:,} dead letters and "
-        f"{report.ranges:,} ranges read in {report.seconds:.1f} s ({rate:,.0f} jobs/s)"
+        f"{report.jobs:,} jobs ({report.live:,} live), {report.events:,} log rows, {report.letters:,} dead letters, "
+        f"{report.flows:,} flows and {report.ranges:,} ranges read in {report.seconds:.1f} s ({rate:,.0f} jobs/s)"
     )
     for violation in report.violations:
         job = f"job {violation.job_id}: " if violation.job_id else ""

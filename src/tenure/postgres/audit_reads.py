@@ -70,6 +70,49 @@ class StrayEffect(NamedTuple):
     known: bool
 
 
+class FlowCounts(NamedTuple):
+    """The counts of a flow."""
+
+    nodes: int
+    open: int
+    cleanups: int
+    failed: int
+    tolerated: int
+
+
+class AuditedFlow(NamedTuple):
+    """A flow: the counts in its row, and those by its nodes."""
+
+    id: int
+    name: str
+    state: str
+    nodes: int
+    open: int
+    cleanups: int
+    failed: int
+    tolerated: int
+    by_nodes: FlowCounts
+
+
+class AuditedNode(NamedTuple):
+    """A node of a flow that cannot be as it is; the doubts as audit_flow_nodes.sql names them."""
+
+    id: int
+    job_id: int | None
+    flow_id: int
+    name: str
+    state: str
+    doubts: str
+
+
+class UntakenEnd(NamedTuple):
+    """An ended job that its flow did not take into account for long, or that ran no node of the flow."""
+
+    flow_id: int
+    job_id: int
+    is_of_node: bool
+
+
 class ReplayedEffect(NamedTuple):
     """An effect of a recorded job."""
 
@@ -131,6 +174,18 @@ class Audit(EngineUser):
         """Return the id ranges: low, high, leaving, has_events, has_jobs, last_id."""
         return await self._engine.ask("audit_ranges")
 
+    async def flows(
+        self, after: int, limit: int, nodes: int, since: datetime | None = None
+    ) -> tuple[list[AuditedFlow], list[AuditedNode]]:
+        """Read the next flows: at most `limit`, with about this many nodes; and their nodes that have doubts."""
+        wanted = {"after": after, "limit": limit, "nodes": nodes, "since": since}
+        return await self._engine.run(lambda: in_one_snapshot(_read_flows(wanted)))
+
+    async def untaken_ends(self, minutes: int, limit: int) -> list[UntakenEnd]:
+        """Return ended jobs that their flows did not take into account for so long, or that are of no node."""
+        rows = await self._engine.ask("audit_flow_ends", minutes=minutes, limit=limit)
+        return [UntakenEnd._make(row) for row in rows]
+
     async def effects(self, job_id: int) -> list[ReplayedEffect]:
         """Return the effects of a job, oldest first."""
         return [ReplayedEffect._make(row) for row in await self._engine.ask("audit_replayed", id=job_id)]
@@ -155,6 +210,13 @@ def _read(wanted: dict[str, Any]) -> Plan[Page]:
         keys,
         leaving,
     )
+
+
+def _read_flows(wanted: dict[str, Any]) -> Plan[tuple[list[AuditedFlow], list[AuditedNode]]]:
+    rows = yield statement("audit_flows", wanted)
+    flows = [AuditedFlow._make((*row[:8], FlowCounts._make(row[8:]))) for row in rows]
+    nodes = (yield statement("audit_flow_nodes", {"ids": [flow.id for flow in flows]})) if flows else []
+    return flows, [AuditedNode._make(row) for row in nodes]
 
 
 def _linked(letters: list[AuditedLetter]) -> Plan[list[AuditedLetter]]:

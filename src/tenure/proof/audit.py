@@ -14,6 +14,7 @@ Each violation is reported once, under the promise that it breaks:
     one lease           a lease on a job without a holder, or of a worker that did not claim it
     no stale commit     an effect that was recorded without a lease
     letters, keys, claims, ranges
+    flows           counts, starts or ends of nodes disagree with their parents, their jobs or their flow
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ from tenure.jobs.validation import normalize_person
 from tenure.model.fold import Fault, fold
 from tenure.model.step import LogRow, Standing
 from tenure.postgres import audit_reads as read
+from tenure.postgres.bound_contract import contract_successes
 from tenure.postgres.store import Store
+from tenure.proof.flow_audit import LATE_MINUTES, check_end, check_flow, check_node
 
 PAGE = 5_000
 #: A page ends early where its logs have this many rows.
 LOG_ROWS = 50_000
+#: A page of flows ends where they have this many nodes.
+FLOW_NODES = 50_000
 #: Logs of fewer characters are cached.
 _SHORT_LOG = 1_000
 #: Violations beyond this number are only counted.
@@ -54,6 +59,7 @@ _DOUBTS = {
     "key": ("keys", "its idempotency key is not kept: a repeat would make a second job"),
     "origin": ("letters", "it runs a dead letter again that does not point to it"),
     "range": ("ranges", "it is in no range, so that no hop of it can be logged"),
+    "node": ("flows", "the node that it runs is not {state} as this job"),
     "quarantined": ("nothing stranded", "claims leave it out, because its claim could not be logged"),
 }
 #: These concern the job's state: they add nothing when the row already disagrees with the log about it.
@@ -77,6 +83,7 @@ class AuditReport:
     events: int = 0
     letters: int = 0
     ranges: int = 0
+    flows: int = 0
     seconds: float = 0.0
     #: The number of violations that are not listed.
     more: int = 0
@@ -93,12 +100,16 @@ class AuditReport:
 async def audit(
     store: Store, since: datetime | timedelta | None = None, on_page: Callable[[AuditReport], None] | None = None
 ) -> AuditReport:
-    """Audit all jobs (or those changed since a time, or since a time span ago), the contracts and the ranges."""
+    """Audit all jobs (or those changed since a time, or since a time span ago), the contracts, the ranges and flows.
+
+    Of flows, `since` leaves out those that ended before.
+    """
     begun, report = time.perf_counter(), AuditReport()
     moment = await store.audit.moment(since) if isinstance(since, timedelta) else since
     auditor = _Auditor(report)
     auditor.check_contracts(await store.audit.registered())
     auditor.check_ranges(await store.audit.ranges())
+    await _audit_flows(store, auditor, moment)
     for low, high in await store.audit.spans():
         after = low - 1
         while True:
@@ -111,6 +122,17 @@ async def audit(
                 break
             after = page.jobs[-1].id
     return report
+
+
+async def _audit_flows(store: Store, auditor: _Auditor, moment: datetime | None) -> None:
+    after = 0
+    while True:
+        flows, nodes = await store.audit.flows(after, PAGE, FLOW_NODES, moment)
+        auditor.check_flows(flows, nodes)
+        if not flows:
+            break
+        after = flows[-1].id
+    auditor.check_ends(await store.audit.untaken_ends(LATE_MINUTES, _MAX_VIOLATIONS))
 
 
 class _FoldedLog(NamedTuple):
@@ -155,6 +177,21 @@ class _Auditor:
         if rows and (rows[-1][5] or 0) >= rows[-1][1]:  # None: no id was used, or this role may not read it
             what = f"ids were given up to {rows[-1][5]}, and the ranges end at {rows[-1][1] - 1}"
             self.report.add("ranges", None, what)
+
+    def check_flows(self, flows: Iterable[read.AuditedFlow], nodes: Iterable[read.AuditedNode]) -> None:
+        """Check flows, and report their nodes that have doubts."""
+        for flow in flows:
+            self.report.flows += 1
+            for what in check_flow(flow):
+                self.report.add("flows", None, f"flow {flow.id} ({flow.name}): {what}")
+        for node in nodes:
+            for what in check_node(node):
+                self.report.add("flows", node.job_id, what)
+
+    def check_ends(self, ends: Iterable[read.UntakenEnd]) -> None:
+        """Report the ends of jobs that flows did not take into account."""
+        for end in ends:
+            self.report.add("flows", end.job_id, check_end(end))
 
     def check_page(self, page: read.Page) -> None:
         """Check the jobs of a page, and the rows that belong to no job."""
@@ -218,6 +255,10 @@ class _Auditor:
         for doubt in job.doubts.split():
             if doubt == "undated" and contract.decisions_from(job.state):
                 continue  # it waits for a decision, not for a time
+            if doubt in ("well", "badly"):
+                if (doubt == "well") != (job.state in contract_successes(contract)):
+                    yield "flows", f"the job is {job.state}, and its node ended {doubt}"
+                continue
             if doubt not in _ABOUT_STATE or (agrees and expected is not None):
                 promise, what = _DOUBTS[doubt]
                 yield promise, what.format(state=job.state)

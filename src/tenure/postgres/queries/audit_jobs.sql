@@ -29,7 +29,10 @@ from (
                         select from tenure.dead_letter as letter
                         where letter.id = job.origin_letter and letter.requeued_as = job.id) then 'origin' end,
                     case when not exists (select from tenure.range where job.id >= low and job.id < high) then 'range' end,
-                    case when quarantined_at is not null then 'quarantined' end
+                    case when quarantined_at is not null then 'quarantined' end,
+                    case when flow_node is not null and not exists (
+                        select from tenure.flow_node as node
+                        where node.id = job.flow_node and node.job_id = job.id and node.state = 'started') then 'node' end
                 ) as doubts
          from tenure.job
          where job.id > :after::bigint and job.id < :before::bigint
@@ -45,7 +48,14 @@ from (
                           and key.job_id = job_done.id) then 'key' end,
                     case when origin_letter is not null and not exists (
                         select from tenure.dead_letter as letter
-                        where letter.id = job_done.origin_letter and letter.requeued_as = job_done.id) then 'origin' end)
+                        where letter.id = job_done.origin_letter and letter.requeued_as = job_done.id) then 'origin' end,
+                    -- Whether the node ended well or badly: the contract says which of them is right.
+                    case when flow_node is not null then (
+                        select case when node.state = 'started' then null
+                                    when node.job_state is distinct from job_done.state then 'node'
+                                    when node.state = 'succeeded' then 'well' else 'badly' end
+                        from tenure.flow_node as node
+                        where node.id = job_done.flow_node and node.job_id = job_done.id) end)
          from tenure.job_done
          where job_done.id > :after::bigint and job_done.id < :before::bigint
            and (:since::timestamptz is null or job_done.updated_at >= :since::timestamptz)
