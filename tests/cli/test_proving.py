@@ -47,7 +47,8 @@ async def test_verify_says_what_it_read_and_that_it_is_sound(store: Store, db: H
     said = ask.said("verify")
     assert said.pop("seconds") > 0
     assert said == {
-        "sound": True, "jobs": 2, "live": 1, "events": 6, "letters": 0, "ranges": 5, "more": 0, "violations": [],
+        "sound": True, "jobs": 2, "live": 1, "events": 6, "letters": 0, "ranges": 5, "flows": 0, "more": 0,
+        "violations": [],
     }  # fmt: skip
 
 
