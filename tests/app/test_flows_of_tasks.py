@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tenure.app import App
 from tenure.postgres.store import Store
 from tests.harness import Harness
@@ -76,3 +78,80 @@ async def test_workers_of_a_dispatcher_run_nodes_that_they_poll_for(dsn: str, di
         async with working(remote):
             assert await app.flows.result(made, timeout=60) == {"load": 3}
     assert ran == ["extract", "load"]
+
+
+@pytest.mark.req("S1-77")
+async def test_tasks_run_in_the_order_of_their_dependencies_and_not_of_their_messages(
+    dsn: str, dispatcher: str, store: Store, db: Harness, sqs: MessageServer, queue: str, short_waits: None
+) -> None:
+    ran: list[str] = []
+    async with (
+        publishing(store, queue) as publisher,
+        steady(dsn, contract="dispatcher") as app,
+        through(dispatcher) as remote,
+    ):
+        for one in (app, remote):
+
+            @one.task
+            async def work(name: str) -> None:
+                ran.append(name)
+
+        flow = app.flow("chain")
+        a = flow.node(work.call("a"), name="a")
+        b = flow.node(work.call("b"), name="b", after=[a])
+        flow.node(work.call("c"), name="c", after=[b])
+        made = await flow.start()
+        async with working(remote, sqs=queue):
+            for name in ("c", "b"):
+                sqs.put(queue, made.jobs[name])
+                await until(lambda: sqs.count(queue) == 0)
+            assert ran == []
+            sqs.put(queue, made.jobs["a"])
+            await until(lambda: ran == ["a"] and sqs.count(queue) == 0)
+            while (await app.flows.show(made)).state == "running":
+                await publisher.publish()
+                await asyncio.sleep(0.05)
+    assert ran == ["a", "b", "c"]
+    for name in "abc":
+        assert db.hops(made.jobs[name]) == ["Queued->Running", "Running->Completed"]
+
+
+@pytest.mark.req("S1-77")
+async def test_the_join_of_a_diamond_waits_for_both_of_its_parents(
+    dsn: str, dispatcher: str, store: Store, db: Harness, sqs: MessageServer, queue: str, short_waits: None
+) -> None:
+    ran: list[str] = []
+    go = asyncio.Event()
+    async with (
+        publishing(store, queue) as publisher,
+        steady(dsn, contract="dispatcher") as app,
+        through(dispatcher) as remote,
+    ):
+        for one in (app, remote):
+
+            @one.task
+            async def work(name: str) -> None:
+                ran.append(name)
+                if name == "c":
+                    await go.wait()
+
+        flow = app.flow("diamond")
+        a = flow.node(work.call("a"), name="a")
+        b, c = (flow.node(work.call(name), name=name, after=[a]) for name in "bc")
+        flow.node(work.call("d"), name="d", after=[b, c])
+        made = await flow.start()
+        async with working(remote, sqs=queue):
+            while not {"b", "c"} <= {*ran} or status(db, made.jobs["b"]) != "Completed":
+                await publisher.publish()
+                await asyncio.sleep(0.05)
+            for _ in range(3):
+                sqs.put(queue, made.jobs["d"])
+            # All are deleted: of the messages only that of c is left, which the worker keeps while it runs.
+            await until(lambda: sqs.count(queue) == 1)
+            assert "d" not in ran
+            go.set()
+            while (await app.flows.show(made)).state == "running":
+                await publisher.publish()
+                await asyncio.sleep(0.05)
+    assert sorted(ran) == ["a", "b", "c", "d"]
+    assert (ran[0], ran[-1]) == ("a", "d")
