@@ -8,6 +8,7 @@ from tenure.errors import BadInput, FlowConflict, FlowNotFound, WaitingForParent
 from tenure.jobs.flow import NewFlow
 from tenure.postgres.engine import only_answer
 from tenure.postgres.store import Store
+from tenure.proof import audit
 from tests.flow_nodes import claim_all, fail, node, run, states
 from tests.harness import Harness
 
@@ -143,6 +144,32 @@ async def test_a_cancelled_flow_is_resumed(store: Store) -> None:
     assert found.node == b
     assert await run(store) == ["a", "b", "c"]
     assert (await store.flows.read(made.id)).state == "succeeded"
+
+
+async def test_a_node_does_not_run_again_before_its_parents(store: Store, db: Harness) -> None:
+    made = await store.flows.create(NewFlow("chain", [node("a"), node("b", "a"), node("c", "b"), node("d")]))
+    await store.flows.cancel(made.id)
+    before = db.sql("select * from tenure.flow_node order by id")
+    with pytest.raises(FlowConflict, match="node 'c': its parent 'b' is cancelled"):
+        await store.flows.resume(made.id, nodes=["c"])
+    assert db.sql("select * from tenure.flow_node order by id") == before
+    done = await store.flows.resume(made.id, nodes=["c", "d"])
+    assert (list(done.jobs), done.waiting, done.left) == (["d"], 0, {"c": "its parent 'b' is cancelled"})
+    done = await store.flows.resume(made.id, nodes=["c", "a", "b"])
+    assert (list(done.jobs), done.waiting, done.left) == (["a"], 2, {})
+    assert await run(store) == ["d", "a", "b", "c"]
+    assert (await store.flows.read(made.id)).state == "succeeded"
+    assert (await audit(store)).violations == []
+
+
+@pytest.mark.parametrize("live", [True, False])
+async def test_no_policy_tolerates_a_cancel(store: Store, live: bool) -> None:
+    nodes = [node("a"), node("b", "a"), node("undo", cleanup=True)]
+    made = await store.flows.create(NewFlow("tolerant", nodes if not live else [nodes[0], nodes[2]], "continue"))
+    await store.flows.cancel(made.id)
+    assert await run(store) == ["undo"]
+    assert (await store.flows.read(made.id)).state == "cancelled"
+    assert (await audit(store)).violations == []
 
 
 async def test_a_requeued_dead_letter_goes_on_with_its_flow(store: Store, db: Harness) -> None:

@@ -111,7 +111,7 @@ async def test_a_thousand_members_run_once_each_in_any_order(store: Store, db: H
     (listing,) = await store.claim_by_id([made.jobs["list"]], worker="w", contract=contract)
     assert isinstance(listing, Job)
     await store.succeed(listing.held, list(range(1_000)))
-    members = [one.job_id for one in await store.flows.nodes(made.id) if one.part_of is not None]
+    members = [one.id for one in await store.flows.nodes(made.id) if one.part_of is not None]
     random.Random(1_000).shuffle(members)
     for first in range(0, 1_000, 90):
         assert not await run_by_id(store, contract, made.jobs["sum"], "sum")

@@ -47,11 +47,16 @@ class LockedFlow:
     tolerated: int
     last_id: int
 
+    @property
+    def went_wrong(self) -> bool:
+        """Whether a node ended badly that the policies do not tolerate; a cancel is never tolerated."""
+        return self.failed > (0 if self.state in ("cancelling", "cancelled") else self.tolerated)
+
     def settle_state(self) -> None:
         """Set the state of a flow whose nodes have all ended."""
         if self.open:
             return
-        if self.failed == self.tolerated:
+        if not self.went_wrong:
             self.state = "succeeded"
         else:
             self.state = "cancelled" if self.state in ("cancelling", "cancelled") else "failed"
@@ -245,10 +250,10 @@ def _end_or_clean_up(flows: dict[int, LockedFlow]) -> Plan[list[NodeToStart]]:
     """Start or skip the clean-up nodes of flows whose other nodes have all ended, and end flows without open nodes."""
     last = [flow for flow in flows.values() if 0 < flow.open == flow.cleanups]
     to_start: list[NodeToStart] = []
-    if dirty := [flow.id for flow in last if flow.failed > flow.tolerated]:
+    if dirty := [flow.id for flow in last if flow.went_wrong]:
         rows = yield statement("start_cleanups", {"ids": dirty})
         to_start = [NodeToStart(node, flow_id, size) for node, flow_id, _, size in rows]
-    if clean := [flow.id for flow in last if flow.failed == flow.tolerated]:
+    if clean := [flow.id for flow in last if not flow.went_wrong]:
         yield from end_waiting(flows, clean, "skipped", cleanups=[True])
     for flow in last:
         flow.cleanups = 0

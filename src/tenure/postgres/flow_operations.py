@@ -58,13 +58,15 @@ def resume_plan(registry: Registry, flow_id: int, names: Sequence[str] | None, m
     graph = yield from read_graph(flow)
     left: dict[str, str] = {}
     chosen = [node.id for node in _named(graph, names) if _may_run_again(node, left, named=names is not None)]
-    if not chosen:
+    if chosen:
+        resumed = yield from reset_nodes(flow, graph, chosen)
+        left |= resumed.left
+    if not chosen or len(resumed.left) == len(chosen):
         why = "; ".join(f"node {name!r}: {reason}" for name, reason in left.items()) or "no node ended badly"
         raise FlowConflict(f"nothing of flow {flow_id} can be resumed: {why}. Next: tenure flows show {flow_id}")
-    resumed = yield from reset_nodes(flow, graph, chosen)
     queues |= yield from apply_ends(registry, flows, [], max_bytes, resumed.ready(flow_id), changed=True)
     jobs = {node.name: node.job_id for node in resumed.started if node.job_id is not None}
-    return Resuming(jobs, resumed.waiting, {**left, **resumed.left}, queues)
+    return Resuming(jobs, resumed.waiting, left, queues)
 
 
 def _named(graph: dict[int, GraphNode], names: Sequence[str] | None) -> list[GraphNode]:

@@ -77,9 +77,14 @@ def reset_nodes(
     before = {node.id: (node.state, node.open) for node in graph.values()}
     made, left = made or {}, dict[str, str]()
     again = _run_again(graph, chosen, made, left)
-    for node in graph.values():
-        ended_early = node.state == "skipped" and not any(graph[parent].blocks for parent in node.parents)
-        if ended_early or (node.is_cleanup and node.state != "started"):
+    for node in graph.values():  # parents first
+        waits_again = node.id in again and node.state == "waiting"
+        blocking = _blocking(node, graph) if waits_again or node.state == "skipped" else None
+        if waits_again and blocking is not None:
+            node.state, _ = before[node.id]
+            again.remove(node.id)
+            left[node.name] = f"its parent {blocking.name!r} is {blocking.state}"
+        elif (node.state == "skipped" and blocking is None) or (node.is_cleanup and node.state != "started"):
             node.state = "waiting"
             again.add(node.id)
     started = _count_open(graph, again, made)
@@ -94,6 +99,11 @@ def reset_nodes(
     _recount(flow, graph)
     waiting = sum(graph[node_id].state == "waiting" and not graph[node_id].is_cleanup for node_id in again)
     return Resumed(started, waiting, left)
+
+
+def _blocking(node: GraphNode, graph: Mapping[int, GraphNode]) -> GraphNode | None:
+    """A parent because of which the node cannot start."""
+    return next((graph[parent] for parent in node.parents if graph[parent].blocks), None)
 
 
 def _run_again(
