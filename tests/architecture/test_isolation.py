@@ -57,6 +57,19 @@ insert into tenure.flow_end (flow_id, job_id, node, at, outcome, state) values (
 insert into tenure.rerun (job_id, as_job_id, actor) values (1, 2, 'a');
 delete from tenure.job where id > 1000;
 select setval('tenure.job_id_seq', 5000);
+insert into tenure.dataset (current_id, name, tenant_id) values (1, 'd', 't');
+insert into tenure.dataset_generation (dataset_id, number) values (1, 1);
+insert into tenure.dataset_batch (generation_id, job_id, claims, state) values (1, 2, 1, 'staged');
+insert into tenure.dataset_row (batch_id, key, value) values (1, 'k', '1');
+insert into tenure.dataset_scope (generation_id, job_id, at, scope, location) values (1, 2, now(), 's', 'l');
+insert into tenure.dataset_pin (job_id, dataset_id, generation_id, writes) values (2, 1, 1, true);
+insert into tenure.dataset_output (job_id, generation_id, at, n, claims, kind) values (2, 1, now(), 0, 1, 'append');
+insert into tenure.dataset_subscription (dataset_id, contract, type, argument, job)
+    values (1, 'standard', 't', 'e', '{}');
+insert into tenure.dataset_event (generation_id, job_id, open, input) values (1, 2, 1, '{}');
+insert into tenure.dataset_delivery (subscription_id, generation_id, event_id) values (1, 1, 1);
+insert into tenure.dataset_switch (kind, tenant_id, actor) values ('cutover', 't', 'a');
+insert into tenure.dataset_switched (switch_id, dataset_id, before_id, after_id) values (1, 1, 1, 1);
 """
 
 #: What no emptying of tables undoes: each of these must cost the database its next test.

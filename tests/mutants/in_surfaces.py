@@ -80,8 +80,8 @@ MUTANTS = (
         "completion-and-events-apart",
         "A completion and what is reported with it are written in two transactions",
         "postgres/hold.py",
-        "outcomes: list[Outcome] = yield Atomic(_move_and_store_events(batch, events, skip_locked=skip_locked))",
-        "outcomes: list[Outcome] = yield from _move_and_store_events(batch, events, skip_locked=skip_locked)",
+        "outcomes: list[Outcome] = yield Atomic(_move_and_store(batch, stored, skip_locked=skip_locked))",
+        "outcomes: list[Outcome] = yield from _move_and_store(batch, stored, skip_locked=skip_locked)",
         ("http/test_tasks.py::test_all_that_a_completion_writes_is_one_transaction[Completed-with-events]",),
     ),
 )

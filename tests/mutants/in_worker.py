@@ -41,8 +41,8 @@ MUTANTS = (
         "artifacts-apart-from-their-success",
         "A job succeeds although what its holder reported with that could not be written",
         "postgres/hold.py",
-        "yield Atomic(_move_and_store_events(batch, events, skip_locked=skip_locked))",
-        "yield from _move_and_store_events(batch, events, skip_locked=skip_locked)",
+        "yield Atomic(_move_and_store(batch, stored, skip_locked=skip_locked))",
+        "yield from _move_and_store(batch, stored, skip_locked=skip_locked)",
         (f"{_EXECUTION}::test_artifacts_that_a_holder_reports_with_its_success_come_with_it_or_not_at_all",),
     ),
     Mutant(

@@ -186,6 +186,25 @@ class StoredPointer(NamedTuple):
     at: datetime
 
 
+class StoredOutput(NamedTuple):
+    """What a completion added to a dataset."""
+
+    #: Its place among the outputs of the completion (`output_index`).
+    place: int
+    kind: Literal["append", "replace", "pointer"]
+    dataset: str
+    dataset_uuid: UUID
+    generation: int
+    scope: str | None
+    location: str | None
+    cursor: str | None
+    #: The rows that are new: of an append those whose key the generation did not have.
+    row_count: int | None
+    #: The rows that the completion gave; None: a pointer.
+    given: int | None
+    at: datetime
+
+
 class Switched(NamedTuple):
     """A dataset whose current generation was changed, and how."""
 

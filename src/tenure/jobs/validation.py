@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tenure.errors import BadInput, PayloadTooLarge
 from tenure.jobs.expiry import check_expiry
-from tenure.jobs.job import TIMEOUT, Held, NewJob
+from tenure.jobs.job import TIMEOUT, DatasetUse, Held, NewJob
 from tenure.jobs.unique import check_unique, unique_scope
 
 if TYPE_CHECKING:
@@ -177,10 +177,26 @@ def check_new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -
         raise BadInput(f"notify must be True or False, not {job.notify!r}")
     if job.expires:
         check_expiry(contract, job.expires_at, job.expires_ms, job.run_at, job.delay_ms)
+    if job.uses_datasets:
+        _check_uses("reads", job.reads)
+        _check_uses("writes", job.writes)
     payload = to_json("payload", job.payload, max_bytes)
     if job.unique is not None:
         unique_scope(check_unique(job.unique), job.payload, TIMEOUT)
     return payload
+
+
+def _check_uses(field: str, uses: Sequence[DatasetUse]) -> None:
+    """Check the datasets that a job reads or writes."""
+    if not isinstance(uses, tuple) or not all(isinstance(use, DatasetUse) for use in uses):
+        raise BadInput(f"{field} must be a tuple of DatasetUse, not {uses!r}")
+    for use in uses:
+        check_name("dataset", use.name)
+        if use.generation is not None:
+            check_integer(f"generation of dataset {use.name!r}", use.generation, 1, MAX_ID)
+    names = [use.name for use in uses]
+    if twice := next((name for n, name in enumerate(names) if name in names[:n]), None):
+        raise BadInput(f"{field} names dataset {twice!r} twice. Next: name it once, with one generation")
 
 
 def differ_only_in_payload(jobs: Sequence[NewJob]) -> bool:

@@ -17,6 +17,7 @@ from tenure.jobs.outcome import Enqueued
 from tenure.postgres.asyncpg_statement import run_asyncpg
 from tenure.postgres.callers_connection import open_async_connection, open_connection
 from tenure.postgres.connect import translate_errors
+from tenure.postgres.datasets.outputs import prepare_additions, store_additions
 from tenure.postgres.enqueue import JobGroup, check_jobs, enqueue_plan, group_places
 from tenure.postgres.flow_creation import PreparedFlow, create_plan, hash_flow, prepare_flow
 from tenure.postgres.move import Batch, move
@@ -95,6 +96,7 @@ class CallersTransaction:
     def succeed(self, call: HolderCall) -> Plan[None]:
         """End a held job as succeeded, with its result; raises the refusal, which is to end the transaction."""
         held = call.held
+        additions = prepare_additions(call, self._max_bytes)
         result = None if call.result is None else validation.to_json("result", call.result, self._max_bytes)
         bound = yield from self._registry.bound_contract(held.contract, held.version)
         if not bound.contract.workers_see_database:
@@ -106,6 +108,8 @@ class CallersTransaction:
         (outcome,) = yield from move(Batch(bound, "succeed", [held.id], [held], results=[result]), is_atomic=True)
         if isinstance(outcome, Refused):
             raise outcome
+        if additions is not None:
+            yield from store_additions(held, outcome, additions)
 
 
 @contextmanager

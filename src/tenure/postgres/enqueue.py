@@ -1,6 +1,7 @@
 """Enqueue jobs of any contracts, with idempotency keys or without: one statement, or several in one transaction.
 
-In that transaction come first the keys, then the scopes of unique jobs (`unique_jobs.py`), then the jobs.
+In that transaction come first the generations of datasets (`datasets/pins.py`), then the keys, then the scopes of
+unique jobs (`unique_jobs.py`), then the jobs.
 
 `prepare` checks all jobs and converts them to JSON; `insert_prepared` writes them. They are two steps so that one batch
 can be prepared while another is written.
@@ -22,6 +23,7 @@ from tenure.jobs import validation
 from tenure.jobs.job import TIMEOUT, NewJob
 from tenure.jobs.outcome import Enqueued
 from tenure.postgres.bound_contract import BoundContract
+from tenure.postgres.datasets.pins import pin_jobs, refusal_of, resolve_uses
 from tenure.postgres.engine import EngineUser, only_answer
 from tenure.postgres.notify import Overflow, queues_to_wake
 from tenure.postgres.statement import Atomic, Plan, Statement, carried, if_any, statement
@@ -42,7 +44,12 @@ def _is_one_statement(groups: Sequence[JobGroup]) -> bool:
     if len(groups) != 1 or len(groups[0].jobs) != 1:
         return False
     (job,) = groups[0].jobs
-    return job.key is None and job.unique is None and groups[0].bound.contract.wakeup != "pointer"
+    return (
+        job.key is None
+        and job.unique is None
+        and not job.uses_datasets
+        and groups[0].bound.contract.wakeup != "pointer"
+    )
 
 
 def enqueue_plan(
@@ -69,6 +76,11 @@ def enqueue_plan(
             if overflow is not None:
                 overflow.noted()
         return [[Enqueued(rows[0][0], made=True)]]
+    if any(job.reads or job.writes for group in groups if not group.alike for job in group.jobs):
+        pinned: list[list[Enqueued | Refused]] = yield Atomic(
+            _insert_pinned(groups, created_by, in_transaction=in_transaction)
+        )
+        return pinned
     plain = [_plain_parts(group) for group in groups]
     wakes = any(group.bound.contract.wakeup == "pointer" for group in groups)
     if not wakes and len(groups) == 1 and len(plain[0]) == 1 and len(plain[0][0]) == len(groups[0].jobs):
@@ -78,6 +90,44 @@ def enqueue_plan(
         _insert_groups(groups, plain, created_by, in_transaction=in_transaction)
     )
     return answers
+
+
+def _insert_pinned(
+    groups: Sequence[JobGroup], created_by: str | None, *, in_transaction: bool
+) -> Plan[list[list[Enqueued | Refused]]]:
+    """Insert jobs of which some read or write datasets, and fix the generations of the new ones."""
+    resolved = yield from resolve_uses(job for group in groups for job in group.jobs)
+    answered: list[dict[int, Enqueued | Refused]] = []
+    kept = []
+    for group in groups:
+        bad: dict[int, Enqueued | Refused] = {}
+        for n, job in enumerate(group.jobs):
+            if (refusal := refusal_of(job, resolved)) is not None:
+                bad[n] = (yield from _find_first(group, job)) or refusal
+        answered.append(bad)
+        places = [n for n in range(len(group.jobs)) if n not in bad]
+        jobs, payloads = [group.jobs[n] for n in places], [group.payloads[n] for n in places]
+        kept.append(JobGroup(group.bound, jobs, payloads))
+    plain = [_plain_parts(group) for group in kept]
+    made = yield from _insert_groups(kept, plain, created_by, in_transaction=in_transaction)
+    answers = []
+    for group, new, bad in zip(kept, made, answered, strict=True):
+        pairs = zip(new, group.jobs, strict=True)
+        yield from pin_jobs(
+            ((one.job_id, job) for one, job in pairs if isinstance(one, Enqueued) and one.made), resolved
+        )
+        waiting = iter(new)
+        answers.append([bad[n] if n in bad else next(waiting) for n in range(len(group.jobs) + len(bad))])
+    return answers
+
+
+def _find_first(group: JobGroup, job: NewJob) -> Plan[Enqueued | None]:
+    """The job that the key of this one stands for: a repeat is answered although its datasets have changed since."""
+    if job.key is None:
+        return None
+    values = {"tenant_id": job.tenant_id, "key": job.key, "hash": _hash(group.bound.contract.name, job)}
+    rows = yield statement("find_job_of_key", values)
+    return Enqueued(rows[0][0], made=False) if rows else None
 
 
 def _insert_groups(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tenure.errors import BadInput, FlowConflict
 from tenure.jobs import validation
 from tenure.jobs.flow import FlowMade, NewFlow, NewNode, flow_fingerprint
+from tenure.postgres.datasets.pins import pin_flow
 from tenure.postgres.flow_starts import NewNodeJob, StartedNodes, insert_node_jobs, job_options
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Atomic, Plan, carried, if_any, statement
@@ -89,6 +90,10 @@ def _create(registry: Registry, prepared: PreparedFlow, max_bytes: int) -> Plan[
         if (first := (yield from _first_of_key(prepared))) is not None:
             return first, set()
     ((flow_id,),) = inserted
+    if any(node.job.uses_datasets for node in nodes):
+        of_nodes = [(ids[node.name], _job(flow, node)) for node in nodes]
+        jobs = yield from pin_flow(flow_id, flow.tenant_id, of_nodes, prepared.created_by)
+        nodes = [replace(node, job=job) for node, job in zip(nodes, jobs, strict=True)]
     columns = _columns(nodes, ids)
     texts = [
         f"{payload}{parents}{children}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.flow import MAX_MEMBERS
-from tenure.jobs.job import NewJob
+from tenure.jobs.job import DatasetUse, NewJob
+from tenure.postgres.datasets.pins import pin_jobs, refusal_of, resolve_uses
 from tenure.postgres.enqueue import JobGroup, insert_with_ids
 from tenure.postgres.notify import queues_to_wake
 from tenure.postgres.registry import Registry
@@ -26,6 +27,16 @@ _NO_OPTIONS: Final = ("type", "payload", "contract", "queue", "tenant_id", "key"
 _OPTIONS: Final = tuple(one.name for one in fields(NewJob) if one.name not in _NO_OPTIONS)
 _values_of: Final = attrgetter(*_OPTIONS)
 _USUAL: Final = _values_of(NewJob(""))
+
+
+def _uses(stored: Sequence[Sequence[Any]]) -> tuple[DatasetUse, ...]:
+    return tuple(DatasetUse(*use) for use in stored)
+
+
+#: How the values of a job that are no JSON values are read from their stored form.
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "run_at": datetime.fromisoformat, "expires_at": datetime.fromisoformat, "reads": _uses, "writes": _uses,
+}  # fmt: skip
 
 
 class NodeToStart(NamedTuple):
@@ -83,8 +94,7 @@ def job_options(job: NewJob) -> dict[str, Any]:
 
 def _options(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """The values of a job from their stored form."""
-    times = ("run_at", "expires_at")
-    return {name: datetime.fromisoformat(value) if name in times else value for name, value in (stored or {}).items()}
+    return {name: _READERS[name](value) if name in _READERS else value for name, value in (stored or {}).items()}
 
 
 def start_nodes(
@@ -166,9 +176,14 @@ def _parts(ready: Sequence[NodeToStart]) -> Iterator[list[int]]:
 def insert_node_jobs(
     registry: Registry, jobs: Sequence[NewNodeJob], max_bytes: int, started: StartedNodes
 ) -> Plan[None]:
-    """Insert jobs under the ids that were reserved for them; a job that is too large becomes a failure of its node."""
+    """Insert jobs under the ids that were reserved for them; one that cannot be made becomes a failure of its node."""
+    using = [one for one in jobs if one.job.uses_datasets]
+    resolved = (yield from resolve_uses(one.job for one in using)) if using else {}
     groups: dict[tuple[str, str | None, str | None], list[tuple[NewNodeJob, str]]] = {}
     for one in jobs:
+        if (refusal := refusal_of(one.job, resolved)) is not None:
+            started.failed[one.node] = str(refusal)
+            continue
         payload = one.payload
         if payload is None:
             try:
@@ -186,3 +201,5 @@ def insert_node_jobs(
             if bound.contract.wakeup == "pointer":
                 yield statement("insert_wakeups", {"ids": ids})
         started.queues |= queues_to_wake(made.jobs)
+        if resolved:
+            yield from pin_jobs(((one.id, one.job) for one, _ in group), resolved)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from tenure.contracts.declaration import RetryVerdict
@@ -24,6 +24,7 @@ from tenure.jobs.outcome import Effect, Moved, Noted, Outcome
 from tenure.postgres import notes
 from tenure.postgres.bound_contract import NOTES, BoundContract
 from tenure.postgres.connect import is_unstorable
+from tenure.postgres.datasets.outputs import Additions, prepare_additions, store_additions
 from tenure.postgres.engine import EngineUser, only_answer
 from tenure.postgres.flow_advance import advance_after
 from tenure.postgres.idempotency import find_answered, read_moved, replay
@@ -122,14 +123,20 @@ class HolderVerbs(EngineUser):
         Refuses bad input before anything is written. An error of a whole batch is raised when it is the only batch.
         """
         documents = [_check(verb, call, self._max_bytes) for call in calls]
+        additions = {
+            n: prepare_additions(call, self._max_bytes)
+            for n, call in enumerate(calls)
+            if call.outputs or call.dataset_events
+        }
         validation.check_integer("number of jobs", len(calls), 0, validation.MAX_BATCH)
         groups = _groups(calls)
         answers: list[Any] = [None] * len(calls)
         for places in groups:
             try:
-                part_answers = await _one_by_one_if_bad(partial(self._send, verb, calls, documents), places)
+                send = partial(self._send, verb, calls, documents, additions=additions.get(places[0]))
+                part_answers = await _one_by_one_if_bad(send, places)
             except TenureError as error:
-                if len(groups) == 1:
+                if len(groups) == 1 and not (additions and isinstance(error, Refused)):
                     raise
                 part_answers = [error] * len(places)
             for n, answer in zip(places, part_answers, strict=True):
@@ -137,9 +144,15 @@ class HolderVerbs(EngineUser):
         return answers
 
     async def _send(
-        self, verb: str, all_calls: Sequence[HolderCall], all_documents: Sequence[str | None], places: Sequence[int]
+        self,
+        verb: str,
+        all_calls: Sequence[HolderCall],
+        all_documents: Sequence[str | None],
+        places: Sequence[int],
+        *,
+        additions: Additions | None = None,
     ) -> list[Any]:
-        """Send the calls at these places, which are of one contract and version."""
+        """Send the calls at these places, which are of one contract and version; with `additions`, it is one call."""
         calls, documents = [all_calls[n] for n in places], [all_documents[n] for n in places]
         contract, version = calls[0].held.contract, calls[0].held.version
         bound = await self._engine.bound_contract(contract, version, beat=verb == "heartbeat")
@@ -161,40 +174,55 @@ class HolderVerbs(EngineUser):
             is_beat = verb == "heartbeat" and batch.keys is None  # with a key it waits for its row
             return await self._engine.run(partial(notes.note, batch, skip_locked=verb == "heartbeat"), beat=is_beat)
         events = [validation.to_json("event", event, self._max_bytes) for event in calls[0].events]
-        if events:
-            batch.notes = [f"[{','.join(events)}]"]  # a repeat must have the same events
+        stored = _StoredWith(events, additions) if events or additions else None
+        if stored is not None and batch.keys is not None:
+            batch.notes = [stored.fingerprint()]  # a repeat must have the same ones
         if "failure" in HOLDER_VERBS[verb].facts:
-            return await self._report_failures(batch, calls, events)
+            return await self._report_failures(batch, calls, stored)
         _add_facts(verb, batch, calls, documents)
         answers: list[Any] = []
         for part in carried(range(len(calls)), documents):
             try:
-                answers += await self._finish(batch if len(part) == len(calls) else batch.select(part), events)
+                answers += await self._finish(batch if len(part) == len(calls) else batch.select(part), stored)
             except TenureError as error:
                 if not answers:
                     raise
                 answers += [error] * len(part)  # the parts before it are done
         return answers
 
-    async def _report_failures(self, batch: Batch, calls: Sequence[HolderCall], events: Sequence[str]) -> list[Outcome]:
+    async def _report_failures(
+        self, batch: Batch, calls: Sequence[HolderCall], stored: _StoredWith | None
+    ) -> list[Outcome]:
         """Report failures; in ASCII when the database's encoding lacks a character: a failure is always reportable."""
         try:
             _add_failures(batch, calls, self._max_bytes)
-            return await self._finish(batch, events)
+            return await self._finish(batch, stored)
         except BadInput as error:
             if not is_unstorable(error) or len(calls) > 1:
                 raise
         _add_failures(batch, calls, self._max_bytes, in_ascii=True)
-        return await self._finish(batch, events)
+        return await self._finish(batch, stored)
 
-    async def _finish(self, batch: Batch, events: Sequence[str]) -> list[Outcome]:
+    async def _finish(self, batch: Batch, stored: _StoredWith | None) -> list[Outcome]:
         """Move held jobs; a batch that met a locked row goes on without it."""
         try:
-            outcomes = await self._engine.run(lambda: _move_and_settle(batch, events))
+            outcomes = await self._engine.run(lambda: _move_and_settle(batch, stored))
         except Busy:
-            outcomes = await self._engine.run(lambda: _move_and_settle(batch, events, skip_locked=True))
+            outcomes = await self._engine.run(lambda: _move_and_settle(batch, stored, skip_locked=True))
         await advance_after(self._engine, outcomes, self._max_bytes)
         return outcomes
+
+
+class _StoredWith(NamedTuple):
+    """What is stored in the transaction that ends a job: events as JSON, and additions to datasets."""
+
+    events: Sequence[str]
+    additions: Additions | None
+
+    def fingerprint(self) -> str:
+        """JSON that is the same for the same events and additions."""
+        own = [] if self.additions is None else [json.dumps(self.additions.fingerprint())]
+        return f"[{','.join([*self.events, *own])}]"
 
 
 def _check(verb: str, call: HolderCall, max_bytes: int) -> str | None:
@@ -220,11 +248,16 @@ def _check(verb: str, call: HolderCall, max_bytes: int) -> str | None:
 
 
 def _groups(calls: Sequence[HolderCall]) -> list[list[int]]:
-    """The places of the calls that go together: same contract and version, with keys or without, events alone."""
+    """The places of calls that go together: same contract and version, with keys or without; additions go alone."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for n, call in enumerate(calls):
         held = call.held
-        group = (held.contract, held.version, call.key is not None, n if call.events else None)
+        group = (
+            held.contract,
+            held.version,
+            call.key is not None,
+            n if call.events or call.outputs or call.dataset_events else None,
+        )
         groups.setdefault(group, []).append(n)
     return list(groups.values())
 
@@ -277,10 +310,10 @@ def _reason(bound: BoundContract, verdict: RetryVerdict, fact: dict[str, Any]) -
     return code if verdict.reason and code in bound.contract.dead_letters.reasons else verdict.reason
 
 
-def _move_and_settle(batch: Batch, events: Sequence[str], *, skip_locked: bool = False) -> Plan[list[Outcome]]:
+def _move_and_settle(batch: Batch, stored: _StoredWith | None, *, skip_locked: bool = False) -> Plan[list[Outcome]]:
     """Move held jobs, then settle those that reached a commit point, in another transaction."""
-    if events:
-        outcomes: list[Outcome] = yield Atomic(_move_and_store_events(batch, events, skip_locked=skip_locked))
+    if stored is not None:
+        outcomes: list[Outcome] = yield Atomic(_move_and_store(batch, stored, skip_locked=skip_locked))
     elif batch.verb == "succeed" and not skip_locked:
         outcomes = yield from succeed(batch)
     else:
@@ -288,14 +321,20 @@ def _move_and_settle(batch: Batch, events: Sequence[str], *, skip_locked: bool =
     return (yield from settle_after(batch.bound, outcomes))
 
 
-def _move_and_store_events(batch: Batch, events: Sequence[str], *, skip_locked: bool) -> Plan[list[Outcome]]:
-    """End a held job and store the events that its holder reports: both, or neither."""
+def _move_and_store(batch: Batch, stored: _StoredWith, *, skip_locked: bool) -> Plan[list[Outcome]]:
+    """End a held job and store what its holder reports with it: both, or neither."""
+    if stored.additions and batch.keys is not None:
+        yield statement("lock_jobs", {"ids": batch.ids})  # no other call with the same key ends the job from here on
     if repeated := (yield from _find_repeated(batch)):
         return repeated
     (outcome,) = yield from move(batch, skip_locked=skip_locked, is_atomic=True)
     if isinstance(outcome, Moved) and not outcome.compensate and batch.held:
         (held,) = batch.held
-        yield statement("store_emitted_events", {"id": held.id, "claims": held.claims, "bodies": list(events)})
+        if stored.events:
+            values = {"id": held.id, "claims": held.claims, "bodies": list(stored.events)}
+            yield statement("store_emitted_events", values)
+        if stored.additions:
+            yield from store_additions(held, outcome, stored.additions)
     return [outcome]
 
 

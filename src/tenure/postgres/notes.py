@@ -54,9 +54,9 @@ def _note(batch: Batch, places: Sequence[int], answers: list[Any], *, skip_locke
 def record_undone(bound: BoundContract, held: Held, node: str) -> Plan[Refused | None]:
     """Record that a node's effect is undone: the next holder, if there is one, does not undo it again."""
     batch = Batch(bound, "undone", [held.id], [held])
-    rows = yield statement("mark_effect_undone", {**_one_lease(batch), "node": node})
+    rows = yield statement("mark_effect_undone", {**lease_values(batch), "node": node})
     if not rows:
-        return (yield from _explain_one(batch))
+        return (yield from explain_one(batch))
     ((refusal, holder, since, known),) = rows
     if refusal in ("stale", "contract"):
         return to_refusal(batch, held.id, refusal, "", holder, since)
@@ -73,10 +73,10 @@ def record_effect(
 ) -> Plan[Effect | Refused]:
     """Record a node's effect under the lease; an effect that was recorded before keeps its first result."""
     batch = Batch(bound, "effect", [held.id], [held])
-    values = {**_one_lease(batch), "node": node, "result": result, "compensable": compensable}
+    values = {**lease_values(batch), "node": node, "result": result, "compensable": compensable}
     rows = yield statement("record_effect", values)
     if not rows:
-        return (yield from _explain_one(batch))
+        return (yield from explain_one(batch))
     ((refusal, state, holder, since, is_new),) = rows
     if refusal is not None:
         return to_refusal(batch, held.id, refusal, state, holder, since)
@@ -86,13 +86,13 @@ def record_effect(
     return Effect(False, results.get(node))
 
 
-def _one_lease(batch: Batch) -> dict[str, Any]:
+def lease_values(batch: Batch) -> dict[str, Any]:
     """The parameters of the only job of a batch: its contract and its lease."""
     (held,) = batch.held or ()
     return {**batch.bound.notes["heartbeat"], "id": held.id, "claims": held.claims, "token": held.token}
 
 
-def _explain_one(batch: Batch) -> Plan[Refused]:
+def explain_one(batch: Batch) -> Plan[Refused]:
     """The refusal of the only job of a batch, which a statement did not return."""
     answers: list[Any] = [None]
     yield from explain_missing(batch, [0], answers)

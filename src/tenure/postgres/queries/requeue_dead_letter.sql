@@ -19,5 +19,12 @@ closed as (
     set status = 'requeued', requeued_as = inserted.id, requeued_by = :actor::text, updated_at = clock_timestamp()
     from inserted
     where dead_letter.id = inserted.origin_letter
+),
+-- It reads and writes the same generations of datasets.
+pinned as (
+    insert into tenure.dataset_pin (job_id, dataset_id, generation_id, writes)
+    select inserted.id, pin.dataset_id, pin.generation_id, pin.writes
+    from letter cross join inserted cross join tenure.dataset_pin as pin
+    where pin.job_id = letter.job_id
 )
 select letter.status, inserted.id from letter left join inserted on true

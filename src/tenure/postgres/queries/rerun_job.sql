@@ -20,5 +20,12 @@ inserted as (
     from linked join ended on ended.id = linked.job_id
     returning case when id < (select high from tenure.range order by low desc limit 1) then id
                    else nextval('tenure.no_range') end as id
+),
+-- It reads and writes the same generations of datasets.
+pinned as (
+    insert into tenure.dataset_pin (job_id, dataset_id, generation_id, writes)
+    select inserted.id, pin.dataset_id, pin.generation_id, pin.writes
+    from inserted cross join tenure.dataset_pin as pin
+    where pin.job_id = :id::bigint
 )
 select id from inserted
