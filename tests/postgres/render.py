@@ -29,7 +29,7 @@ def variants() -> Mapping[str, tuple[str, frozenset[str]]]:
     """Rendered name -> its template, and the words that its lines have."""
     found: dict[str, tuple[str, frozenset[str]]] = {}
     families = {"finish": {"finish"}, "expire": {"expire", "others"}, "operate": {"operate", "others"}}
-    for name, words in {**families, "claim_by_id": set[str](), "note": set[str](), "lock_flows": set[str]()}.items():
+    for name, words in {**families, "claim_by_id": set[str](), "note": set[str]()}.items():
         for lock, suffix in _LOCKS.items():
             found[name + suffix] = (name, frozenset({*words, lock}))
     found |= {"succeed": ("succeed", frozenset({"outside"})), "succeed_in_flow": ("succeed", frozenset({"in_flow"}))}

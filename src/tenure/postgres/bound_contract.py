@@ -116,6 +116,8 @@ class BoundContract:
         self.lost = json.dumps(dict(lease.error), ensure_ascii=False)
         #: The parameters of succeed.sql if success is one plain hop to the end: then it need not go through the gate.
         self.success = self._plain_end("succeed")
+        #: Whether its last successes were of jobs of flows: then these are tried first.
+        self.flows_first = False
 
     def to_job(self, row: Row) -> Job:
         """Convert a row of this contract to a job."""

@@ -1,15 +1,17 @@
 """Advance flows: take the jobs that have ended into account, and start the nodes that waited for them.
 
     a statement ends a job, writes a row of tenure.flow_end, and is committed
-    advance_flows ─▶ lock the flows ─▶ take those rows ─▶ policies ─▶ count down the children ─▶ insert jobs ─▶ commit
+    advance_flows ─▶ lock the flows, take those rows ─▶ policies ─▶ count down the children ─▶ insert jobs ─▶ commit
+                  ◀─ look again
 
 All that happens to the nodes of a flow happens under the lock of its row, so two parents that end together start their
-child once: the second transaction finds nothing, or the rest. When a process dies between the two transactions, upkeep
-finds the rows and advances the flow.
+child once. Nobody waits for that lock: a flow that another transaction works on is left to it. It looks again after its
+commit, so it finds what ended meanwhile. When a process dies between two of these steps, upkeep advances the flow.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -28,6 +30,8 @@ from tenure.postgres.statement import Atomic, Plan, statement
 
 #: The most ended jobs that one transaction takes into account, and the most flows that it locks.
 _ENDS, _FLOWS = 1_000, 100
+#: The most transactions of one call for the same flows; what is left then is left to upkeep, so that the caller goes on.
+_ROUNDS = 100
 _log = logging.getLogger("tenure")
 
 
@@ -74,11 +78,11 @@ class EndedNode(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """What a transaction did: the queues in which it made jobs that are due, and whether more rows may be left."""
+    """What a transaction did: the queues in which it made jobs that are due, the ended jobs, the flows it locked."""
 
     queues: Collection[tuple[str, str]] = ()
     ends: int = 0
-    is_full: bool = False
+    flows: Sequence[int] = ()
 
 
 async def advance_after(engine: Engine, outcomes: Iterable[object], max_bytes: int) -> None:
@@ -92,48 +96,49 @@ async def advance_after(engine: Engine, outcomes: Iterable[object], max_bytes: i
         _log.warning("flows %s wait until upkeep advances them: %s", sorted(ended), error)
 
 
-async def advance_flows(engine: Engine, flow_ids: Sequence[int], max_bytes: int, *, skip_locked: bool = False) -> int:
-    """Advance flows, in as many transactions as it takes; returns how many ended jobs were taken into account."""
+async def advance_flows(engine: Engine, flow_ids: Sequence[int], max_bytes: int) -> int:
+    """Advance flows, but those that others advance now; returns how many ended jobs were taken into account."""
     ends = 0
     for first in range(0, len(flow_ids), _FLOWS):
-        some = flow_ids[first : first + _FLOWS]
-        plan = partial(advance_plan, engine.registry, some, max_bytes, skip_locked=skip_locked)
-        while True:
-            done = await engine.run_and_extend_ranges(plan)
+        left = flow_ids[first : first + _FLOWS]
+        for _ in range(_ROUNDS):
+            done = await engine.run_and_extend_ranges(partial(advance_plan, engine.registry, left, max_bytes))
             engine.wakeups.request(done.queues)
             ends += done.ends
-            if not done.is_full:
+            if not done.flows:
+                break
+            left = [flow_id for (flow_id,) in await engine.ask("find_flows_with_ends", ids=done.flows)]
+            if not left:
                 break
     return ends
 
 
-def advance_plan(
-    registry: Registry, flow_ids: Sequence[int], max_bytes: int, *, skip_locked: bool = False
-) -> Plan[Advanced]:
-    """Advance flows in one transaction; `skip_locked`: leave out those that another transaction works on."""
-    done: Advanced = yield Atomic(_advance(registry, flow_ids, max_bytes, skip_locked=skip_locked))
+def advance_plan(registry: Registry, flow_ids: Sequence[int], max_bytes: int) -> Plan[Advanced]:
+    """Advance flows in one transaction, but those that another transaction works on."""
+    done: Advanced = yield Atomic(_advance(registry, flow_ids, max_bytes))
     return done
 
 
-def lock_flows(flow_ids: Sequence[int], *, skip_locked: bool = False) -> Plan[dict[int, LockedFlow]]:
+def _advance(registry: Registry, flow_ids: Sequence[int], max_bytes: int) -> Plan[Advanced]:
+    flows, ends, ended = yield from take_ends(flow_ids)
+    queues = yield from apply_ends(registry, flows, ended, max_bytes)
+    return Advanced(queues, ends, list(flows))
+
+
+def lock_flows(flow_ids: Sequence[int]) -> Plan[dict[int, LockedFlow]]:
     """Lock flows in the order of their ids; returns them by id."""
-    rows = yield statement("lock_flows", {"ids": sorted(set(flow_ids))}, skip_locked=skip_locked)
+    rows = yield statement("lock_flows", {"ids": sorted(set(flow_ids))})
     return {row[0]: LockedFlow(*row) for row in rows}
 
 
-def _advance(registry: Registry, flow_ids: Sequence[int], max_bytes: int, *, skip_locked: bool) -> Plan[Advanced]:
-    flows = yield from lock_flows(flow_ids, skip_locked=skip_locked)
-    if not flows:
-        return Advanced()
-    taken, ended = yield from take_ends(list(flows))
-    queues = yield from apply_ends(registry, flows, ended, max_bytes)
-    return Advanced(queues, taken, taken == _ENDS)
+def take_ends(flow_ids: Sequence[int]) -> Plan[tuple[dict[int, LockedFlow], int, list[EndedNode]]]:
+    """Lock flows, but those that another transaction has locked, and take ended jobs of them.
 
-
-def take_ends(flow_ids: Sequence[int]) -> Plan[tuple[int, list[EndedNode]]]:
-    """Take ended jobs of locked flows; returns how many, and the nodes that have ended by them."""
-    *rows, (_, taken, *_) = yield statement("take_flow_ends", {"ids": flow_ids, "limit": _ENDS})
-    return taken, [EndedNode._make(row) for row in rows]
+    Returns the flows by id, how many jobs were taken, and the nodes that have ended by them.
+    """
+    *rows, (_, ends, locked, *_) = yield statement("take_flow_ends", {"ids": flow_ids, "limit": _ENDS})
+    flows = [LockedFlow(**flow) for flow in json.loads(locked or "[]")]
+    return {flow.id: flow for flow in flows}, ends, [EndedNode._make(row) for row in rows]
 
 
 def apply_ends(

@@ -96,9 +96,11 @@ def _lock(flow_id: int) -> Plan[tuple[LockedFlow, dict[int, LockedFlow]]]:
 def _catch_up(registry: Registry, flows: dict[int, LockedFlow], max_bytes: int) -> Plan[set[tuple[str, str]]]:
     """Take all ended jobs of these flows into account."""
     queues: set[tuple[str, str]] = set()
-    while (taken := (yield from take_ends(list(flows))))[0]:
-        queues |= yield from apply_ends(registry, flows, taken[1], max_bytes)
-    return queues
+    while True:
+        _, ends, ended = yield from take_ends(list(flows))
+        if not ends:
+            return queues
+        queues |= yield from apply_ends(registry, flows, ended, max_bytes)
 
 
 def requeue_node(

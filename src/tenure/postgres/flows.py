@@ -165,7 +165,7 @@ class Flows(EngineUser):
         validation.check_integer("limit", limit, 1, validation.MAX_BATCH)
         ids = [flow_id for (flow_id,) in await self._engine.ask("find_ended_flows", limit=limit)]
         try:
-            return AdvancedFlows(await advance_flows(self._engine, ids, self._max_bytes, skip_locked=True))
+            return AdvancedFlows(await advance_flows(self._engine, ids, self._max_bytes))
         except UNREACHABLE:
             raise
         except (TenureError, psycopg.Error):
@@ -174,7 +174,7 @@ class Flows(EngineUser):
         ends, troubles = 0, []
         for flow_id in ids:  # one by one, so that the others go on
             try:
-                ends += await advance_flows(self._engine, [flow_id], self._max_bytes, skip_locked=True)
+                ends += await advance_flows(self._engine, [flow_id], self._max_bytes)
             except (TenureError, psycopg.Error) as error:
                 troubles.append(f"flow {flow_id}: {error}")
         return AdvancedFlows(ends, troubles)

@@ -220,10 +220,10 @@ def succeed(batch: Batch) -> Plan[list[Outcome]]:
         return (yield from move(batch))
     outcomes: list[Any] = [None] * len(batch.ids)
     left: Sequence[int] = next(iter(id_ordered_parts(batch.ids)), ())
-    for name in ("succeed", "succeed_in_flow"):
-        if left:
-            yield from _succeed_shortly(name, batch, left, outcomes)
+    for in_flow in (batch.bound.flows_first, not batch.bound.flows_first):
+        if left and (yield from _succeed_shortly(batch, left, outcomes, in_flow=in_flow)):
             left = [n for n in left if outcomes[n] is None]
+            batch.bound.flows_first = in_flow
     left = [n for n, outcome in enumerate(outcomes) if outcome is None]
     if left:
         left_batch = batch.select(left)
@@ -237,12 +237,12 @@ def succeed(batch: Batch) -> Plan[list[Outcome]]:
     return outcomes
 
 
-def _succeed_shortly(name: str, batch: Batch, places: Sequence[int], outcomes: list[Any]) -> Plan[None]:
-    """Set the outcomes of the jobs that this short statement ends: those of flows, or the others."""
+def _succeed_shortly(batch: Batch, places: Sequence[int], outcomes: list[Any], *, in_flow: bool) -> Plan[int]:
+    """End jobs of flows, or the others, and set their outcomes; returns how many."""
     short = batch.bound.success or {}
     values = {**short, **batch.leases(places), "results": if_any(_at(batch.results, places))}
     try:
-        rows = yield statement(name, values)
+        rows = yield statement("succeed_in_flow" if in_flow else "succeed", values)
     except psycopg.Error as error:
         if not is_row_error(error):
             raise
@@ -254,6 +254,7 @@ def _succeed_shortly(name: str, batch: Batch, places: Sequence[int], outcomes: l
         outcomes[n] = Moved(batch.ids[n], "succeed", state, end, "done", held[n].claims, counter, at)
         if flow:
             outcomes[n] = outcomes[n]._replace(flow_id=flow[0])
+    return len(rows)
 
 
 def _send(

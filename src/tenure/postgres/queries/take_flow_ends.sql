@@ -1,8 +1,18 @@
--- Take ended jobs of these flows, and end their nodes; a job whose node another job runs by now is only taken.
--- The flows are locked, so no other transaction takes the same rows. The last row has no node: it counts the taken jobs.
-with picked as materialized (
+-- Lock those of these flows that no other transaction works on; take their ended jobs, and end their nodes. A job whose node
+-- another job runs by now is only taken.
+-- It waits for nothing, and reads the flows as they are when they are locked. A job that ended since this statement began is
+-- left: whoever has locked a flow looks again after the commit (find_flows_with_ends.sql).
+-- The last row has no node: it has the number of taken jobs, and the locked flows.
+with locked as materialized (
+    select id, tenant_id, created_by, state, on_failure, nodes, open, cleanups, failed, tolerated, last_id
+    from tenure.flow
+    where id = any (:ids::bigint[])
+    order by id
+    for update skip locked
+),
+picked as materialized (
     select flow_id, job_id from tenure.flow_end
-    where flow_id = any (:ids::bigint[])
+    where flow_id = any (array(select id from locked))
     order by flow_id, job_id
     limit :limit::bigint
 ),
@@ -20,4 +30,4 @@ ended as (
 )
 select * from ended
 union all
-select null, count(*), null, null, null, null from taken
+select null, (select count(*) from taken), (select json_agg(locked) from locked)::text, null, null, null

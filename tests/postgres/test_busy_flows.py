@@ -1,0 +1,66 @@
+"""Nobody waits for a flow that another transaction works on, and nothing that ends meanwhile is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from tenure.jobs.flow import NewFlow
+from tenure.jobs.holder_call import HolderCall
+from tenure.postgres.store import Store
+from tests.flow_nodes import claim_all, node, run, states
+from tests.harness import Harness
+
+_BLOCKED = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+
+
+async def test_a_busy_flow_delays_no_other_one(store: Store, dsn: str, db: Harness) -> None:
+    busy, free = [await store.flows.create(NewFlow(name, [node("a"), node("b", "a")])) for name in ("busy", "free")]
+    jobs = await claim_all(store)
+    with psycopg.connect(dsn) as other:
+        other.execute("select from tenure.flow where id = %s for update", [busy.id])
+        await store.report("succeed", [HolderCall(job.held) for job in jobs])
+        assert await states(store, free) == {"a": "succeeded", "b": "started"}
+        assert await states(store, busy) == {"a": "started", "b": "waiting"}
+        assert (await store.flows.advance()).ends == 0
+        assert db.value("select count(*) from tenure.flow_end") == 1
+    assert (await store.flows.advance()).ends == 1
+    assert await states(store, busy) == {"a": "succeeded", "b": "started"}
+
+
+async def test_what_ends_while_another_advances_the_flow_is_seen_by_that_one(
+    store: Store, dsn: str, db: Harness
+) -> None:
+    made = await store.flows.create(NewFlow("two", [node("a"), node("b"), node("c", "a", "b")]))
+    a, b = await claim_all(store)
+    with psycopg.connect(dsn) as other:
+        other.execute("select from tenure.flow_node where id = %s for update", [made.jobs["c"]])
+        first = asyncio.create_task(store.succeed(a.held))
+        while not db.value(_BLOCKED):  # noqa: ASYNC110 (it counts down `c` under the lock of the flow)
+            await asyncio.sleep(0.01)
+        await store.succeed(b.held)
+        assert db.value("select count(*) from tenure.flow_end") > 0
+        other.commit()
+    await first
+    assert await states(store, made) == {"a": "succeeded", "b": "succeeded", "c": "started"}
+    assert await run(store) == ["c"]
+
+
+async def test_many_ends_of_a_busy_flow_hide_no_other_one(store: Store, dsn: str, db: Harness) -> None:
+    made = [await store.flows.create(NewFlow(name, [node("a"), node("b", "a")])) for name in ("busy", "free")]
+    busy, free = made
+    (job,) = [job for job in await claim_all(store) if job.id == free.jobs["a"]]
+    db.sql(
+        "insert into tenure.flow_end (flow_id, job_id, node, at, outcome, state) "
+        "select %s, -n, -n, now(), 'succeeded', 'succeeded' from generate_series(1, 20000) as n",
+        busy.id,
+    )
+    with psycopg.connect(dsn) as other:
+        other.execute("select from tenure.flow order by id for update")
+        await store.succeed(job.held)
+        other.rollback()
+        other.execute("select from tenure.flow where id = %s for update", [busy.id])
+        assert (await store.flows.advance()).ends == 1
+        assert await states(store, free) == {"a": "succeeded", "b": "started"}
+    assert (await store.flows.advance(1)).ends == 20_000
