@@ -8,7 +8,7 @@ of the list that a parent returns; it ends when all of them have ended, and its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from difflib import get_close_matches
@@ -57,6 +57,8 @@ class NewNode:
 
     def parents(self) -> tuple[str, ...]:
         """The names of its parents, each once."""
+        if not self.inputs:
+            return tuple(dict.fromkeys(self.after))
         of_inputs = (name for given in self.inputs.values() for name in ([given] if isinstance(given, str) else given))
         return tuple(dict.fromkeys((*self.after, *of_inputs)))
 
@@ -166,20 +168,32 @@ def check_flow(flow: NewFlow) -> list[NewNode]:
         if node.name in by_name:
             raise BadInput(f"nodes[{n}].name: flow {flow.name!r} has two nodes {node.name!r}. Next: rename one of them")
         by_name[node.name] = node
-    if sum(len(node.parents()) for node in flow.nodes) > MAX_DEPENDENCIES:
+    parents = {node.name: node.parents() for node in flow.nodes}
+    if sum(map(len, parents.values())) > MAX_DEPENDENCIES:
         raise BadInput(f"flow {flow.name!r} has more than {MAX_DEPENDENCIES} dependencies. Next: join some in a node")
     if all(node.cleanup for node in flow.nodes):
         raise BadInput(f"flow {flow.name!r} has only clean-up nodes, which run after others. Next: add a node")
     for n, node in enumerate(flow.nodes):
         _check_node(f"nodes[{n}]", node, by_name)
+    ordered = [by_name[name] for name in _in_order(flow.name, parents)]
+    return [node for node in ordered if not node.cleanup] + [node for node in ordered if node.cleanup]
+
+
+def _in_order(flow: str, parents: Mapping[str, Sequence[str]]) -> Iterable[str]:
+    """These nodes, each behind its parents; as they are given, if that is such an order. Refuses a cycle."""
+    before: set[str] = set()
+    for name, of_node in parents.items():
+        if not before.issuperset(of_node):
+            break
+        before.add(name)
+    else:
+        return parents
     try:
-        order = list(TopologicalSorter({node.name: node.parents() for node in flow.nodes}).static_order())
+        return list(TopologicalSorter(parents).static_order())
     except CycleError as error:
         # The library names each node before the one that needs it.
         cycle = " → ".join(error.args[1])
-        raise BadInput(f"flow {flow.name!r} has a cycle: {cycle}. Next: remove one of these dependencies") from None
-    ordered = [by_name[name] for name in order]
-    return [node for node in ordered if not node.cleanup] + [node for node in ordered if node.cleanup]
+        raise BadInput(f"flow {flow!r} has a cycle: {cycle}. Next: remove one of these dependencies") from None
 
 
 def _check_node(path: str, node: NewNode, by_name: Mapping[str, NewNode]) -> None:

@@ -30,7 +30,7 @@ from tenure.postgres.statement import Atomic, Plan, statement
 
 #: The most ended jobs that one transaction takes into account, and the most flows that it locks.
 _ENDS, _FLOWS = 1_000, 100
-#: The most transactions of one call for the same flows; what is left then is left to upkeep, so that the caller goes on.
+#: The most transactions of one call for the same flows; upkeep does the rest, so that the caller goes on.
 _ROUNDS = 100
 _log = logging.getLogger("tenure")
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, FlowConflict
 from tenure.jobs import validation
 from tenure.jobs.flow import FlowMade, NewFlow, NewNode, flow_fingerprint
@@ -29,11 +30,18 @@ class PreparedFlow(NamedTuple):
 
 def prepare_flow(registry: Registry, flow: NewFlow, nodes: Sequence[NewNode], max_bytes: int) -> Plan[list[str]]:
     """Check the jobs of all nodes; returns their payloads as JSON."""
-    payloads = []
+    payloads: list[str] = []
+    contracts: dict[tuple[str, str | None], Contract] = {}
+    alike = validation.differ_only_in_payload([node.job for node in nodes])
     for node in nodes:
-        bound = yield from registry.bound_contract(node.job.contract, node.job.version)
+        job = _job(flow, node)
+        if (which := (job.contract, job.version)) not in contracts:
+            contracts[which] = (yield from registry.bound_contract(*which)).contract
         try:
-            payloads.append(validation.check_new_job(bound.contract, _job(flow, node), max_bytes))
+            if alike and payloads:
+                payloads.append(validation.to_json("payload", job.payload, max_bytes))
+            else:
+                payloads.append(validation.check_new_job(contracts[which], job, max_bytes))
         except BadInput as error:
             raise type(error)(f"node {node.name!r}: {error}") from None
     return payloads
@@ -117,11 +125,14 @@ def _columns(nodes: Sequence[NewNode], ids: Mapping[str, int]) -> dict[str, list
     """The parameters of insert_flow_nodes.sql, but the payloads."""
     children: dict[str, list[int]] = {node.name: [] for node in nodes}
     feeding: set[str] = set()
+    parents: list[list[int]] = []
     for node in nodes:
-        for parent in node.parents():
-            children[parent].append(ids[node.name])
-        feeding.update(name for given in node.inputs.values() for name in _listed(given))
-    parents = [[ids[parent] for parent in node.parents()] for node in nodes]
+        node_id, of_node = ids[node.name], node.parents()
+        for parent in of_node:
+            children[parent].append(node_id)
+        parents.append([ids[parent] for parent in of_node])
+        if node.inputs:
+            feeding.update(name for given in node.inputs.values() for name in _listed(given))
     starts = [not of_node and not node.cleanup for node, of_node in zip(nodes, parents, strict=True)]
     return {
         "ids": [ids[node.name] for node in nodes],
