@@ -147,9 +147,11 @@ async def test_one_round_does_everything_and_says_so(store: Store, db: Harness) 
     assert [(report.part, report.contract) for report in reported[0]] == [
         ("extend", None),
         *((part, contract) for contract in await store.contracts() for part in ("settle", "reap", "promote")),
-        ("fire", None), ("advance flows", None), ("cancel expired", None), ("forget payloads", None), ("retire", None),
+        ("fire", None), ("advance flows", None), ("route events", None), ("finish rollbacks", None),
+        ("cancel expired", None), ("forget payloads", None), ("retire", None),
         ("forget keys", None), ("forget unique", None), ("forget claims", None), ("forget wake-ups", None),
-        ("unpublish", None), ("forget fires", None), ("workers", None), ("release", None), ("vacuum", None),
+        ("unpublish", None), ("forget fires", None), ("retire generations", None), ("forget rows", None),
+        ("forget dataset events", None), ("workers", None), ("release", None), ("vacuum", None),
     ]  # fmt: skip
     assert sorted(await store.contracts()) == sorted(BUILT_IN)
     assert reported[0][-1] == Report("vacuum", 1)

@@ -13,9 +13,10 @@ from tenure.errors import BadInput, FlowConflict
 from tenure.jobs import validation
 from tenure.jobs.flow import FlowMade, NewFlow, NewNode, flow_fingerprint
 from tenure.postgres.datasets.pins import pin_flow
-from tenure.postgres.flow_starts import NewNodeJob, StartedNodes, insert_node_jobs, job_options
+from tenure.postgres.flow_starts import NewNodeJob, StartedNodes, insert_node_jobs
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Atomic, Plan, carried, if_any, statement
+from tenure.postgres.stored_job import job_options
 
 
 class PreparedFlow(NamedTuple):

@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.flow import MAX_MEMBERS
-from tenure.jobs.job import DatasetUse, NewJob
+from tenure.jobs.job import NewJob
 from tenure.postgres.datasets.pins import pin_jobs, refusal_of, resolve_uses
 from tenure.postgres.enqueue import JobGroup, insert_with_ids
 from tenure.postgres.notify import queues_to_wake
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, carried, statement
+from tenure.postgres.stored_job import job_from_options
 
 #: About how many bytes of payloads and results are in memory at a time.
 _PART_BYTES: Final = 8 * 1024 * 1024
 _PART: Final = 1_000
-#: The fields of a job that are columns of its node, or that a job of a flow does not have.
-_NO_OPTIONS: Final = ("type", "payload", "contract", "queue", "tenant_id", "key", "unique")
-_OPTIONS: Final = tuple(one.name for one in fields(NewJob) if one.name not in _NO_OPTIONS)
-_values_of: Final = attrgetter(*_OPTIONS)
-_USUAL: Final = _values_of(NewJob(""))
-
-
-def _uses(stored: Sequence[Sequence[Any]]) -> tuple[DatasetUse, ...]:
-    return tuple(DatasetUse(*use) for use in stored)
-
-
-#: How the values of a job that are no JSON values are read from their stored form.
-_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "run_at": datetime.fromisoformat, "expires_at": datetime.fromisoformat, "reads": _uses, "writes": _uses,
-}  # fmt: skip
 
 
 class NodeToStart(NamedTuple):
@@ -80,23 +64,6 @@ class StartedNodes:
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def job_options(job: NewJob) -> dict[str, Any]:
-    """The values of a job that are not the usual ones, as JSON values."""
-    values = _values_of(job)
-    if values == _USUAL:
-        return {}
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value, usual in zip(_OPTIONS, values, _USUAL, strict=True)
-        if value != usual
-    }
-
-
-def _options(stored: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The values of a job from their stored form."""
-    return {name: _READERS[name](value) if name in _READERS else value for name, value in (stored or {}).items()}
-
-
 def start_nodes(
     registry: Registry, flows: Mapping[int, FlowOfJobs], ready: Sequence[NodeToStart], max_bytes: int
 ) -> Plan[StartedNodes]:
@@ -107,7 +74,7 @@ def start_nodes(
         for row in (yield statement("read_starting_nodes", {"ids": part})):
             node, flow_id, job_id, contract, queue, type_name, mapped, payload, options, results = row
             flow = flows[flow_id]
-            job = NewJob(type_name, None, contract, queue=queue, tenant_id=flow.tenant_id, **_options(options))
+            job = job_from_options(type_name, None, contract, queue, flow.tenant_id, options)
             if results is None:
                 jobs.append(NewNodeJob(job_id, node, job, flow.created_by, payload))
                 continue

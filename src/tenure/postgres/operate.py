@@ -69,6 +69,16 @@ class OperatorVerbs(ClaimVerbs):
         plan = partial(_cancel, soft=mode == "soft", reason=reason, actor=actor)
         return await self._operate("cancel", ids, key, (mode, reason, actor), plan, check)
 
+    async def cancel_waiting(self, ids: Sequence[int], *, reason: str, actor: str = "unknown") -> list[Moved | Refused]:
+        """Cancel jobs of any contracts that wait; one that is held is refused, and is not asked to stop."""
+        _check_actor(actor, reason)
+
+        def plan(bound: BoundContract, part: Sequence[int]) -> Plan[list[Outcome]]:
+            extra = {"actor": actor, "soft": True}
+            return (yield from move(Batch(bound, "cancel", part, reasons=[reason] * len(part), extra=extra)))
+
+        return await self._operate("cancel", ids, None, (), plan)
+
     async def change_queue(
         self, ids: Sequence[int], queue: str, *, actor: str, reason: str | None = None, key: str | None = None
     ) -> list[QueueChange | Refused]:

@@ -143,7 +143,7 @@ def _drop(low: int, high: int) -> Plan[None]:
             yield _command(f"alter table tenure.{parent} detach partition {child} concurrently")
         yield _command(f"drop table if exists {child}")
     span = {"low": low, "high": high}
-    for forget in ("delete_effects", "delete_emitted_events"):
+    for forget in ("delete_effects", "delete_emitted_events", "delete_pins", "delete_outputs"):
         while len((yield statement(forget, {**span, "limit": _PAGE}))) == _PAGE:
             pass
     yield statement("delete_range", span)

@@ -28,6 +28,10 @@ class PendingWork(NamedTuple):
     next_fire_at: datetime | None
     #: Whether jobs of flows have ended that are not taken into account yet.
     flows_ended: bool
+    #: Whether events wait for subscriptions; of generations that are not current too.
+    events_wait: bool
+    #: Whether a rollback has not cancelled the jobs that wait to write to what it left.
+    rolling_back: bool
     #: The shortest lease in use, in seconds.
     lease_sec: float
     #: Dead rows of the hot tables, and a number that differs as soon as they change again.
@@ -88,12 +92,11 @@ class UpkeepWork(EngineUser):
         while True:
             known = [bound.claim for contract in registry.contracts() for bound in registry.versions(contract.name)]
             values = {name: [claim[name] for claim in known] for name in _COLUMNS}
-            ((at, settle, reap, promote, next_fire_at, flows_ended, lease, registered, *moved),) = yield statement(
-                "read_upkeep_needs", values
-            )
+            (row,) = yield statement("read_upkeep_needs", values)
+            at, settle, reap, promote, next_fire_at, flows, events, rollbacks, lease, registered, *moved = row
             if registered == self._registered:
                 sets = (frozenset(settle), frozenset(reap), frozenset(promote))
-                return PendingWork(at, *sets, next_fire_at, flows_ended, lease or 0.0, *moved)
+                return PendingWork(at, *sets, next_fire_at, flows, events, rollbacks, lease or 0.0, *moved)
                 # A contract was registered since: look for its jobs too.
             yield from registry.load()
             self._registered = registered

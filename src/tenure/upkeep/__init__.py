@@ -3,9 +3,12 @@
     look ─┬─▶ settle    end jobs that a crash left at a commit point of their contract
           ├─▶ reap      close expired leases: the claim is spent, the contract decides the next state
           ├─▶ promote   make waiting jobs ready when they are due, and send their wake-ups
-          └─▶ fire      make the jobs of schedules that are due
+          ├─▶ fire      make the jobs of schedules that are due
+          ├─▶ advance   start the nodes of flows whose parents have ended
+          ├─▶ route     make the jobs of events of datasets
+          └─▶ finish    cancel the jobs that a rollback left, where a process died within it
     extend              create id ranges ahead of need
-    forget              delete old payloads, idempotency keys, claim keys and fires of schedules
+    forget              delete old payloads, idempotency keys, claim keys, fires of schedules, data of datasets
     retire              drop whole ranges of old finished jobs
     workers             delete the rows of dead workers; warn about job types that no live worker takes
     release             let claims try quarantined jobs again

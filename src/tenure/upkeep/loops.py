@@ -4,6 +4,8 @@
           │                             it found, 1,000 jobs at a time, each contract in its own task
           ├─▶ fire                      makes the jobs of schedules that are due, in its own task
           ├─▶ advance flows             goes on with flows that a process left between two transactions, in its own task
+          ├─▶ route events              makes the jobs of events of datasets, in its own task
+          ├─▶ finish rollbacks          cancels jobs where a process died within a rollback, in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
     cancel expired                      jobs that did not begin in time, every 2.5 to 5 s
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
@@ -40,8 +42,10 @@ from tenure.upkeep.rounds import (
     Report,
     advance_flows,
     deletions,
+    finish_rollbacks,
     fire_due,
     report_moves,
+    route_events,
 )
 from tenure.upkeep.status_log import StatusLog, part_name
 from tenure.upkeep.unknown_types import UnknownTypes
@@ -225,6 +229,10 @@ class Upkeep:
             self._group.create_task(self._run_alone("fire", partial(fire_due, self._store)))
         if pending.flows_ended and self._begin("advance flows"):
             self._group.create_task(self._run_alone("advance flows", partial(advance_flows, self._store)))
+        if pending.events_wait and self._begin("route events"):
+            self._group.create_task(self._run_alone("route events", partial(route_events, self._store)))
+        if pending.rolling_back and self._begin("finish rollbacks"):
+            self._group.create_task(self._run_alone("finish rollbacks", partial(finish_rollbacks, self._store)))
         return Report("look", 0)
 
     async def _cancel_expired(self) -> int:

@@ -57,6 +57,8 @@ async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
         yield await _report("promote", contract, store.promote(contract))
     yield await _report("fire", None, fire_due(store))
     yield await _report("advance flows", None, advance_flows(store))
+    yield await _report("route events", None, route_events(store))
+    yield await _report("finish rollbacks", None, finish_rollbacks(store))
     yield await _report("cancel expired", None, store.cancel_expired())
     for part, delete in deletions(store, keep).items():
         yield await _report(part, None, delete())
@@ -77,6 +79,9 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
         "forget wake-ups": partial(store.outbox.forget, keep.wakeups_s),
         "unpublish": partial(_unpublish, store),
         "forget fires": partial(history.forget_fires, keep.schedule_fires_s),
+        "retire generations": store.datasets.retire_generations,
+        "forget rows": store.datasets.forget_rows,
+        "forget dataset events": store.datasets.forget_events,
     }
 
 
@@ -106,6 +111,23 @@ async def advance_flows(store: Store) -> Report:
     """Start the nodes of flows whose parents have ended: those that a process left when it died in between."""
     done = await store.flows.advance()
     return Report("advance flows", done.ends, None, "; ".join(done.troubles) or None)
+
+
+async def route_events(store: Store) -> Report:
+    """Make the jobs of events of datasets, as many rounds as it takes."""
+    events, troubles = 0, dict[int, str]()
+    while True:
+        done = await store.datasets.route()
+        events += done.events
+        troubles |= done.troubles
+        if not done.events:
+            trouble = "; ".join(f"subscription {one}: {why}" for one, why in troubles.items())
+            return Report("route events", events, None, trouble or None)
+
+
+async def finish_rollbacks(store: Store) -> Report:
+    """Cancel the jobs that wait to write to what was rolled back, where a process died before it had."""
+    return Report("finish rollbacks", await store.datasets.finish_rollbacks())
 
 
 async def _report(part: str, contract: str | None, work: Awaitable[int | list[Outcome] | Report]) -> Report:

@@ -1,5 +1,5 @@
 -- Tell which contracts need upkeep: settling, reaping, promoting; the time, the next fire, whether flows are to be advanced,
--- the activity of the hot table.
+-- events to be routed and rollbacks to be finished, the activity of the hot table.
 --
 -- One statement a second instead of three for each contract; it reads only the small sets. Its answer is only a hint: the
 -- verbs test again, under the rows' locks.
@@ -40,6 +40,8 @@ select clock.t as at,
        (select next_at from tenure.schedule where paused_at is null and withdrawn_at is null and next_at is not null
         order by next_at limit 1) as next_fire_at,
        exists (select from tenure.flow_end) as flows_ended,
+       exists (select from tenure.dataset_delivery) as events_wait,
+       exists (select from tenure.dataset_switch where kind = 'rollback' and finished_at is null) as rolling_back,
        least((select min(lease_ms) from held), (select min(lease_ms) from machine)) / 1000.0::double precision as lease_sec,
        (select count(*) from tenure.contract) as registered,
        pg_stat_get_dead_tuples('tenure.job'::regclass) + pg_stat_get_dead_tuples('tenure.claim'::regclass) as dead,
