@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,27 @@ async def test_app_that_starts_an_embedded_database_warns_with_its_directory(
         async with tenure.App() as app:
             app.database_url()
     assert [one for one in caplog.records if one.name == "tenure.embedded"] == []
+
+
+def test_program_that_ends_without_close_closes_its_connections_before_the_server_stops(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import tenure\n"
+        "app = tenure.App()\n"
+        "@app.task\n"
+        "def send(): ...\n"
+        "print(send.enqueue_sync().id)\n"
+    )  # fmt: skip
+    ended = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
+    assert ended.stderr == f"made a PostgreSQL in {tmp_path / '.tenure'}; set DATABASE_URL to use another\n"
+    log = (tmp_path / ".tenure" / "log").read_text()
+    assert "database system is shut down" in log
+    # The server may end before it has noticed a connection's end; then it cannot tell it to the client.
+    ended_by_server, closed_before = (
+        set(re.findall(rf"\[(\d+)\] .*{words}", log)) for words in ("terminating connection", "Broken pipe")
+    )
+    assert ended_by_server <= closed_before
 
 
 async def test_app_refuses_an_embedded_database_where_one_is_required(

@@ -88,7 +88,7 @@ class Connections:
         self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[JobClient]] = {}
         #: The process and the loop in which synchronous code is served.
         self._background: tuple[int, asyncio.AbstractEventLoop] | None = None
-
+        self._ends_at_exit = False
         _all.add(self)
 
     @property
@@ -114,7 +114,7 @@ class Connections:
                 from tenure.postgres.migrate import migrate
 
                 self._cluster = cluster = acquire_default(refused=self._settings.require_database)
-                atexit.register(self._release_embedded)
+                self._end_at_exit()
                 migrate(cluster.dsn, {**BUILT_IN, **self._contracts})
             return self._cluster.dsn
 
@@ -194,7 +194,7 @@ class Connections:
                 loop = asyncio.new_event_loop()
                 threading.Thread(target=_run, args=[loop], name="tenure-sync", daemon=True).start()
                 self._background = (os.getpid(), loop)
-                atexit.register(self._end_background)
+                self._end_at_exit()
             loop = self._background[1]
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
@@ -203,8 +203,7 @@ class Connections:
         opening = self._clients.pop(asyncio.get_running_loop(), None)
         if opening is not None:
             await self._close(opening)
-        await asyncio.to_thread(self._end_background)
-        await asyncio.to_thread(self._release_embedded)
+        await asyncio.to_thread(self._end)
 
     def forget(self) -> None:
         """Close all clients, as far as their loops allow: the next ones connect to another database."""
@@ -224,6 +223,17 @@ class Connections:
         await self._before_close()
         with contextlib.suppress(TenureError):  # one that could not be opened need not be closed
             await (await opening).close()
+
+    def _end_at_exit(self) -> None:
+        """Let a program that ends without `close` end its connections before the server that they are connected to."""
+        if not self._ends_at_exit:
+            self._ends_at_exit = True
+            atexit.register(self._end)
+
+    def _end(self) -> None:
+        """Close the client of synchronous code, then release the embedded PostgreSQL."""
+        self._end_background()
+        self._release_embedded()
 
     def _end_background(self) -> None:
         with self._changing:
