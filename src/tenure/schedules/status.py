@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from tenure.jobs.formats import elapsed, format_iso
+from tenure.jobs.formats import elapsed, format_time
 from tenure.schedules.declaration import Schedule
 
 #: A schedule that is due for longer than this is not fired by any process.
@@ -82,10 +82,10 @@ class StoredSchedule:
         """Why it does not fire, or why its last fire made no job; None: all is well."""
         last = self.last_fire
         if self.withdrawn_at is not None:
-            return f"no live worker's code declares it since {format_iso(self.withdrawn_at)}"
+            return f"no live worker's code declares it since {format_time(self.withdrawn_at, self.now)}"
         if self.paused_at is not None:
             reason = f": {self.pause_reason}" if self.pause_reason else ""
-            return f"paused by {self.paused_by} since {format_iso(self.paused_at)}{reason}"
+            return f"paused by {self.paused_by} since {format_time(self.paused_at, self.now)}{reason}"
         if self.next_at is None:
             return "it has no further fire time"
         if self.state == "overdue":

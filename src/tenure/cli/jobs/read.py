@@ -122,6 +122,7 @@ def _card_rows(details: JobDetails) -> Iterator[tuple[str, str | None]]:
         yield "held by", f"{job.lease_owner}, lease until {format_time(job.lease_expires_at, now)}"
         heartbeat = around.last_heartbeat_at
         yield "heartbeat", format_time(heartbeat, now) if heartbeat else "none yet"
+    yield from (("decided", decision) for decision in _decisions(details))
     if job.cancel_requested_at:
         yield "asked to stop", format_time(job.cancel_requested_at, now)
     counter, budget = details.contract.counter, details.contract.budget
@@ -152,6 +153,14 @@ def _card_rows(details: JobDetails) -> Iterator[tuple[str, str | None]]:
     if around.again is not None:
         yield "run again as", f"job {around.again}"
     yield "trace", f"{job.trace_id}, correlation {job.correlation_id}"
+
+
+def _decisions(details: JobDetails) -> Iterator[str]:
+    """Who decided what about a job, when and why, the first decision first."""
+    for event in details.log:
+        if event.hop and event.trigger in details.contract.decisions:
+            reason = f": {event.reason}" if event.reason and event.reason != event.trigger else ""
+            yield f"{event.trigger} by {event.actor}, {format_time(event.ts, details.now)}{reason}"
 
 
 def _event_row(event: LogEntry) -> tuple[str | None, ...]:
