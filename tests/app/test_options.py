@@ -44,6 +44,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda app: a_task(app).options(dely=1),
         "task.options has no option 'dely'. Next: did you mean delay?",
     ),
+    "every, cron": (
+        lambda app: app.every(cron="* * * * *"),
+        "@app.every has no option 'cron'. Next: give it without its name: @app.every(cron, …)",
+    ),
     "every": (lambda app: app.every(minute=5), "@app.every has no option 'minute'. Next: did you mean minutes?"),
     "schedule": (
         lambda app: app.schedule("x", a_task(app).call(1), hour=1),

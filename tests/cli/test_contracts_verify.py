@@ -184,12 +184,17 @@ def test_a_declaration_without_a_machine_tells_its_faults(tmp_path: Path) -> Non
         ("nonesuch", "E-UNKNOWN-CONTRACT", "no contract 'nonesuch' is known; known are: standard@1, phase27@1"),
         ("simple@9", "E-UNKNOWN-CONTRACT", "no contract 'simple@9' is known"),
         ("nowhere.json", "E-BAD-INPUT", "'nowhere.json' is no contract's name, and as a file it cannot be read"),
-        ("nowhere:CHORES", "E-BAD-INPUT", "nowhere:CHORES cannot be imported: ModuleNotFoundError: No module named"),
-        ("household:NOTHING", "E-BAD-INPUT", "household:NOTHING cannot be imported: AttributeError: "),
+        ("nowhere:CHORES", "E-BAD-INPUT", "nowhere:CHORES cannot be imported: ModuleNotFoundError: No module named "
+         "'nowhere'. Next: run this where nowhere can be imported"),
+        ("lacking:ONE", "E-BAD-INPUT", "lacking:ONE cannot be imported: ModuleNotFoundError: No module named "
+         "'nonesuch' (lacking.py, line 1). Next: install what lacking imports"),
+        ("household:NOTHING", "E-BAD-INPUT", "household:NOTHING cannot be imported: AttributeError: module 'household' "
+         "has no attribute 'NOTHING'. Next: give a name that household has"),
         ("household:NUMBER", "E-BAD-INPUT", "household:NUMBER is of the type int, not a tenure Contract"),
         ("crooked:ONE", "E-BAD-INPUT",
          "crooked:ONE cannot be imported: ZeroDivisionError: division by zero (crooked.py,"),
-        ("leaving:ONE", "E-BAD-INPUT", "leaving:ONE cannot be imported: SystemExit: 0 (leaving.py, line 2)"),
+        ("leaving:ONE", "E-BAD-INPUT", "leaving:ONE cannot be imported: SystemExit: 0 (leaving.py, line 2). "
+         "Next: correct leaving; python -c 'import leaving' shows the whole traceback"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_found_is_refused_before_anything_is_explored(
@@ -197,6 +202,7 @@ def test_what_cannot_be_found_is_refused_before_anything_is_explored(
 ) -> None:
     (tmp_path / "household.py").write_text(MODULE)
     (tmp_path / "crooked.py").write_text("numbers = 0\nshare = 1 / numbers\n")
+    (tmp_path / "lacking.py").write_text("import nonesuch\n")
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     done = verify("phase27", name, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")

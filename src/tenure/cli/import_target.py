@@ -28,9 +28,20 @@ def import_target(target: str) -> Any:
         raise
     except (Exception, SystemExit) as error:  # a user's module can raise anything
         raise BadInput(
-            f"{module}:{name} cannot be imported: {type(error).__name__}: {error}{_place(error)}. "
-            f"Next: run this where {module} can be imported"
+            f"{module}:{name} cannot be imported: {type(error).__name__}: {error}{_place(error)}. Next: "
+            f"{_next_step(error, module)}"
         ) from None
+
+
+def _next_step(error: BaseException, module: str) -> str:
+    """What to do, by whether the module is not there, lacks a library, or raises."""
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return f"run this where {module} can be imported"
+    if isinstance(error, ImportError):
+        return f"install what {module} imports where this runs: {sys.executable} -m pip install …"
+    if isinstance(error, AttributeError) and getattr(error.obj, "__name__", None) == module:
+        return f"give a name that {module} has"
+    return f"correct {module}; python -c 'import {module}' shows the whole traceback"
 
 
 def _place(error: BaseException) -> str:

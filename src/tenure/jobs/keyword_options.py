@@ -33,12 +33,17 @@ def only_known_options(where: str, elsewhere: Mapping[str, str] = MappingProxyTy
         parameters = list(inspect.signature(function).parameters.values())
         named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         known = {each.name: None for each in parameters if each.kind in named and each.name != "self"}
+        only = inspect.Parameter.POSITIONAL_ONLY
+        by_position = [each.name for each in parameters if each.kind is only and each.name != "self"]
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             if not kwargs.keys() <= known.keys():
                 for name in kwargs.keys() & elsewhere.keys():
                     raise BadInput(f"{where} has no option {name!r}. Next: {elsewhere[name]}")
+                for name in filter(by_position.__contains__, kwargs):
+                    call = f"{where}({', '.join(by_position)}, …)"
+                    raise BadInput(f"{where} has no option {name!r}. Next: give it without its name: {call}")
                 refuse_unknown(where, kwargs, known)
             return function(*args, **kwargs)
 
