@@ -12,6 +12,7 @@ import pytest
 from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, PayloadTooLarge
 from tenure.jobs import validation
+from tenure.jobs.dataset import NewDataset
 from tenure.jobs.job import DatasetUse, NewJob
 from tenure.jobs.job_type import JobType
 from tenure.jobs.outcome import Enqueued
@@ -94,6 +95,8 @@ async def test_a_job_that_differs_in_anything_else_is_made_as_it_was_asked_for(
     jobs = [NewJob("t", {"n": n}) for n in range(5)]
     jobs[place] = replace(jobs[place], **{field: OTHER[field]})
     assert not validation.differ_only_in_payload(jobs)
+    for dataset in ("prices", "rates"):
+        await store.datasets.declare(NewDataset(dataset))
     made = await store.enqueue_many(jobs)
     rows = [db.row(one.job_id) for one in made if isinstance(one, Enqueued)]
     assert [row["payload"]["n"] for row in rows] == [0, 1, 2, 3, 4]
@@ -125,6 +128,8 @@ async def test_what_all_have_in_common_is_kept_where_the_short_statement_has_no_
 ) -> None:
     jobs = [NewJob("t", {"n": n}, **given) for n in range(3)]
     assert not validation.differ_only_in_payload(jobs)
+    for dataset in ("prices", "rates"):
+        await store.datasets.declare(NewDataset(dataset))
     made = await store.enqueue_many(jobs)
     for one in made:
         assert isinstance(one, Enqueued)

@@ -354,13 +354,18 @@ async def test_every_command_works_with_stock_settings(many_ranges: str, tmp_pat
             assert process.wait(60) == 0
         key = json.loads(tenure("keys create k --scope work --json"))["id"]
         async with App(many_ranges) as app:
-            await app.schedule("late", app.task(nap).call(), days=1)
+            nap_task = app.task(nap)
+            await app.schedule("late", nap_task.call(), days=1)
+            graph = app.flow("late")
+            graph.node(nap_task.call())
+            flow = (await graph.start()).id
         for command in (
             f"jobs show {job_id}", f"jobs events {job_id}", f"jobs why {job_id}", f"replay --job {job_id}",
             f"jobs requeue {job_id}", "jobs list", "jobs list --state succeeded", "jobs list --type nothing",
             f"jobs move {made()} --queue other", f"jobs transition {made()} running", f"jobs cancel {made()} {made()}",
             "schedules list", "schedules show late", "schedules next late", "schedules pause late",
-            "schedules resume late", "schedules run late", "schedules delete late", "outbox list", "outbox retry",
+            "schedules resume late", "schedules run late", "schedules delete late", "outbox list", "outbox retry", "flows list",
+            f"flows show {flow}",
             "queues list", "queues pause other", "queues resume other", "workers list", "types list",
             "types show later", "types reset later", "keys list", f"keys revoke {key}", "contracts list",
             "contracts show reliability", "dlq list", f"dlq show {letters[0]}", f"dlq requeue {letters[0]}",

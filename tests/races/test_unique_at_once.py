@@ -24,6 +24,7 @@ from tenure.errors import BadInput, Busy, DuplicateJob
 from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
 from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
+from tenure.postgres import connect
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker.working import quick, until
@@ -37,7 +38,10 @@ PROCESS = """
 import asyncio, json, sys
 from tenure.jobs.job import NewJob
 from tenure.jobs.unique import Unique
+from tenure.postgres import connect
 from tenure.postgres.store import Store
+
+connect.LOCK_TIMEOUT_MS = 100_000
 
 async def main():
     async with Store.open(sys.argv[1], connections=16) as store:
@@ -65,8 +69,9 @@ def sync(
 
 
 @pytest.fixture
-async def wide(dsn: str) -> AsyncIterator[Store]:
-    """A store with a connection for each caller."""
+async def wide(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    """A store with a connection for each caller, each of which waits for the others however slow the machine is."""
+    monkeypatch.setattr(connect, "LOCK_TIMEOUT_MS", 100_000)
     async with Store.open(dsn, connections=CALLERS) as store:
         await asyncio.gather(*(store.contracts() for _ in range(CALLERS)))
         yield store

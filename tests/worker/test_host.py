@@ -61,7 +61,8 @@ async def test_cancelling_a_worker_ends_its_handlers_and_hands_back_their_jobs(a
     await cancelled(run)
     assert log == ["begins", "is cancelled"]
     row = db.row(ticket.id)
-    assert (row["state"], row["claims"], row["raises"], row["lease_token"]) == ("queued", 1, 1, None)
+    assert (row["state"], row["lease_token"]) == ("queued", None)
+    assert row["claims"] == row["raises"] > 0  # a claim under way may have won it again; neither cost an attempt
     go.set()
     async with working(app):
         assert await app.result(ticket, timeout=60) == "done"
@@ -84,7 +85,8 @@ async def test_a_worker_that_is_cancelled_again_while_it_ends_still_hands_back_i
         await asyncio.sleep(0)
     assert run.cancelled()
     row = db.row(ticket.id)
-    assert (row["state"], row["claims"], row["raises"], row["lease_token"]) == ("queued", 1, 1, None)
+    assert (row["state"], row["lease_token"]) == ("queued", None)
+    assert row["claims"] == row["raises"] > 0  # a claim under way may have won it again; neither cost an attempt
 
 
 async def test_a_worker_that_is_cancelled_again_while_it_claims_hands_back_what_it_wins(
@@ -109,7 +111,8 @@ async def test_a_worker_that_is_cancelled_again_while_it_claims_hands_back_what_
     await asyncio.wait([run])
     assert run.cancelled()
     row = db.row(ticket.id)
-    assert (row["state"], row["claims"], row["raises"], row["lease_token"]) == ("queued", 1, 1, None)
+    assert (row["state"], row["lease_token"]) == ("queued", None)
+    assert row["claims"] == row["raises"] > 0  # a claim under way may have won it again; neither cost an attempt
 
 
 def was_alive_after(db: Harness, worker: Worker, job_id: int, at: datetime) -> bool:

@@ -89,8 +89,7 @@ class NotClaimed(BaseModel):
 
     status: Literal["NotClaimed"] = described("The task cannot be claimed.")
     reason: str = described(
-        "AlreadyRunning, UnknownType, UnknownVersion, NotFound, WaitingForParents, NotDue, QueuePaused, Busy, "
-        "LeaseLost, or its state.",
+        "AlreadyRunning, NotDue, WaitingForParents or another (the protocol lists all); or its state.",
         examples=["AlreadyRunning"],
     )
 

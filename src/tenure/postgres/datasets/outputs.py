@@ -186,7 +186,7 @@ def _append(completion: _Completion, generation_id: int, output: Append, rows: S
     order = sorted(range(len(rows)), key=output.keys.__getitem__)
     added = 0
     for part in carried(order, rows):
-        columns = {"keys": [output.keys[n] for n in part], "rows": [rows[n] for n in part]}
+        columns = {"keys": [output.keys[n] for n in part], "row_values": [rows[n] for n in part]}
         ((count,),) = yield statement("append_rows", {"generation_id": generation_id, **columns})
         added += count
     return _Record(generation_id, "append", added, len(rows))
@@ -215,7 +215,7 @@ def _places(first: int, count: int) -> list[str]:
 def _insert_rows(batch_id: int, keys: Sequence[str], rows: Sequence[str]) -> Plan[int]:
     added = 0
     for part in carried(range(len(rows)), rows):
-        columns = {"keys": [keys[n] for n in part], "rows": [rows[n] for n in part]}
+        columns = {"keys": [keys[n] for n in part], "row_values": [rows[n] for n in part]}
         ((count,),) = yield statement("insert_rows", {"batch_id": batch_id, **columns})
         added += count
     return added

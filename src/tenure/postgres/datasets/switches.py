@@ -170,8 +170,8 @@ def _apply(
 ) -> Plan[Switch]:
     columns = {
         "datasets": [one.dataset_id for one in changes],
-        "before": [one.before_id for one in changes],
-        "after": [one.after_id for one in changes],
+        "before_ids": [one.before_id for one in changes],
+        "after_ids": [one.after_id for one in changes],
     }
     values = {"kind": kind, "tenant_id": tenant_id, "actor": actor, "reason": reason, "undoes": undoes}
     ((switch_id, at),) = yield statement("switch_datasets", {**values, **columns})

@@ -2,7 +2,7 @@
 -- The caller has sorted the rows by key, so two callers with the same keys do not deadlock.
 with added as (
     insert into tenure.dataset_row (batch_id, key, value)
-    select :generation_id::bigint, row.key, row.value from unnest(:keys::text[], :rows::jsonb[]) as row (key, value)
+    select :generation_id::bigint, row.key, row.value from unnest(:keys::text[], :row_values::jsonb[]) as row (key, value)
     on conflict (batch_id, key) do nothing
     returning key
 )

@@ -7,7 +7,7 @@ with switch as (
 ),
 call as (
     select dataset_id, before_id, after_id
-    from unnest(:datasets::bigint[], :before::bigint[], :after::bigint[]) as call (dataset_id, before_id, after_id)
+    from unnest(:datasets::bigint[], :before_ids::bigint[], :after_ids::bigint[]) as call (dataset_id, before_id, after_id)
 ),
 logged as (
     insert into tenure.dataset_switched (switch_id, dataset_id, before_id, after_id)
