@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+import psycopg
 
 from tenure.jobs.flow import NewNode
+from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Held, NewJob
+from tenure.postgres.callers_transaction import CallersTransaction
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
@@ -18,11 +21,12 @@ FATAL = Failure("broken for good", type="ValidationError", code="BROKEN", retrya
 
 @dataclass(frozen=True)
 class Parent:
-    """A job that is about to end; `held` where a worker holds it, `url` of a dispatcher."""
+    """A job that is about to end; `held` where a worker holds it, `url` of a dispatcher, `dsn` of the database."""
 
     job_id: int
     held: Held | None
     url: str = ""
+    dsn: str = ""
 
     @property
     def lease(self) -> Held:
@@ -42,6 +46,7 @@ class Way:
     is_held: bool = True
     #: What makes it possible, just before the call.
     sql: str | None = None
+    before: Callable[[Store, Harness, Parent], Awaitable[Any]] | None = None
 
     def node_of(self, name: str) -> NewNode:
         """A node that can end so."""
@@ -49,10 +54,12 @@ class Way:
         attempts = 1 if self.contract == "standard" else None
         return NewNode(name, NewJob("t", {}, self.contract, max_attempts=attempts, expires_ms=expires))
 
-    def prepare(self, db: Harness, parent: Parent) -> None:
+    async def prepare(self, store: Store, db: Harness, parent: Parent) -> None:
         """Let it be possible now."""
         if self.sql is not None:
             db.sql(self.sql, parent.job_id)
+        if self.before is not None:
+            await self.before(store, db, parent)
 
 
 async def _ended(store: Store, parent: Parent) -> bool:
@@ -74,6 +81,43 @@ async def _succeed(store: Store, parent: Parent) -> None:
     await store.succeed(parent.lease, {"n": parent.job_id})
 
 
+async def _succeed_with_a_key(store: Store, parent: Parent) -> None:
+    await store.succeed(parent.lease, {"n": parent.job_id}, key=f"end of {parent.job_id}")
+
+
+async def _succeed_in_a_transaction(store: Store, parent: Parent) -> None:
+    """End the job in a transaction of its handler; upkeep advances the flow after the commit."""
+    transaction = CallersTransaction(store._engine.registry, 1_000_000, wake=False)
+    async with await psycopg.AsyncConnection.connect(parent.dsn) as connection:
+        plan = transaction.succeed(HolderCall(parent.lease, result={"n": parent.job_id}))
+        await transaction.run_async(connection, plan, "complete_in")
+    await store.flows.advance()
+
+
+_NO_LETTERS = """
+create function public.no_letters() returns trigger language plpgsql as $$
+begin raise exception 'no dead letter today'; end $$;
+create trigger no_letters before insert on tenure.dead_letter for each row execute function public.no_letters();
+"""
+
+
+async def _fail_without_a_record(store: Store, db: Harness, parent: Parent) -> None:
+    db.sql(_NO_LETTERS)
+    try:
+        assert (await store.fail(parent.lease, FATAL)).state == "dlq_pending"
+    finally:
+        db.sql("drop function public.no_letters() cascade")
+
+
+async def _fail_with_an_effect(store: Store, _: Harness, parent: Parent) -> None:
+    await store.effect(parent.lease, "charge", compensable=True)
+    assert (await store.fail(parent.lease, FATAL)).compensate
+
+
+async def _compensated(store: Store, parent: Parent) -> None:
+    await store.compensated(parent.lease)
+
+
 async def _fail(store: Store, parent: Parent) -> None:
     await store.fail(parent.lease, FATAL)
 
@@ -90,8 +134,14 @@ async def _over_http(_: Store, parent: Parent) -> None:
 
 WAYS = {
     "success": Way(_succeed, "succeeded"),
+    "success with a key": Way(_succeed_with_a_key, "succeeded"),
+    "success in a transaction": Way(_succeed_in_a_transaction, "succeeded"),
     "failure": Way(_fail, "failed"),
     "failure in two transactions": Way(_fail, "failed", "gate_b2"),
+    "failure that upkeep records": Way(
+        _rounds(lambda store: store.settle("gate_b2")), "failed", "gate_b2", before=_fail_without_a_record
+    ),
+    "effects undone": Way(_compensated, "failed", "reliability", before=_fail_with_an_effect),
     "lost lease": Way(
         _rounds(lambda store: store.reap("standard")), "failed",
         sql="update tenure.job set lease_expires_at = now() - interval '1 second' where id = %s",

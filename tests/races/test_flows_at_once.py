@@ -1,6 +1,7 @@
 """Two parents that end at the same moment, each in any way: their child is started, once.
 
-Twelve rounds for each pair of ways in `./dev test`, a thousand in `./dev prove`, and more until it was a race.
+A thousand rounds for each pair of ways in `./dev prove`, and more until it was a race. In `./dev test` twelve for each way
+beside itself and beside a success.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from tests.races.sessions import Session, now
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
-SLICE, WHOLE = 12, pytest.param(1000, marks=pytest.mark.prove)
+#: Pairs of ways with their rounds.
+PAIRS = [
+    *((pair, 12) for pair in [*((way, way) for way in WAYS), *(("success", way) for way in WAYS if way != "success")]),
+    *(pytest.param(pair, 1000, marks=pytest.mark.prove) for pair in itertools.combinations_with_replacement(WAYS, 2)),
+]
 _BATCH = 50  # pairs of parents in a flow
 
 
@@ -48,7 +53,7 @@ def leases(preparer: Session, contract: str, ids: list[int]) -> dict[int, Job]:
     return jobs
 
 
-def pairs(ring: Ring, ways: tuple[Way, Way], url: str) -> Iterator[Pair]:
+def pairs(ring: Ring, ways: tuple[Way, Way], url: str, dsn: str) -> Iterator[Pair]:
     """Parents that are about to end in these ways, and their child."""
     batch = min(_BATCH, ring.rounds)
     for begun in itertools.count(step=batch):
@@ -67,7 +72,9 @@ def pairs(ring: Ring, ways: tuple[Way, Way], url: str) -> Iterator[Pair]:
             ])  # fmt: skip
         for n in range(batch):
             ids = [made.jobs[f"{n}.{side}"] for side in (0, 1)]
-            first, second = (Parent(one, held[one].held if one in held else None, url) for one in ids)
+            first, second = (
+                Parent(one, held[one].held if one in held else None, url, dsn) for one in ids
+            )
             yield Pair(made.jobs[f"{n}"], "", parents=(first, second))
 
 
@@ -92,18 +99,17 @@ def url(dsn: str) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("rounds", [SLICE, WHOLE])
-@pytest.mark.parametrize("names", list(itertools.combinations_with_replacement(WAYS, 2)), ids=" and ".join)
+@pytest.mark.parametrize(("names", "rounds"), PAIRS, ids=lambda one: " and ".join(one) if isinstance(one, tuple) else None)
 def test_a_child_is_started_once_when_its_parents_end_together(
-    dsn: str, url: str, rounds: int, names: tuple[str, str], caplog: pytest.LogCaptureFixture,
+    dsn: str, url: str, names: tuple[str, str], rounds: int, caplog: pytest.LogCaptureFixture,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     ways = WAYS[names[0]], WAYS[names[1]]
     children: list[int] = []
     with Ring(dsn, rounds) as ring, caplog.at_level(logging.WARNING):
-        for pair in pairs(ring, ways, url):
+        for pair in pairs(ring, ways, url, dsn):
             for way, parent in zip(ways, pair.parents, strict=True):
-                way.prepare(ring.db, parent)
+                now(way.prepare(ring.preparer.store, ring.db, parent))
             told = ring.both(pair, ends(ways[0], 0), ends(ways[1], 1))
             assert told == (None, None)
             ids = [parent.job_id for parent in pair.parents]
