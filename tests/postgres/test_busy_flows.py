@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import psycopg
+import pytest
 
 from tenure.jobs.flow import NewFlow
 from tenure.jobs.holder_call import HolderCall
 from tenure.postgres.store import Store
-from tests.flow_nodes import claim_all, node, run, states
+from tests.flow_nodes import claim_all, fail, node, run, states
 from tests.harness import Harness
 
 _BLOCKED = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
@@ -64,3 +67,30 @@ async def test_many_ends_of_a_busy_flow_hide_no_other_one(store: Store, dsn: str
         assert (await store.flows.advance()).ends == 1
         assert await states(store, free) == {"a": "succeeded", "b": "started"}
     assert (await store.flows.advance(1)).ends == 20_000
+
+
+@pytest.mark.parametrize("operation", ["cancel", "resume", "requeue"])
+async def test_what_ends_during_an_operation_on_the_flow_is_seen_by_it(
+    store: Store, dsn: str, db: Harness, operation: str
+) -> None:
+    nodes = [node("bad"), node("a"), node("held"), node("c", "a"), node("undo", cleanup=True)]
+    made = await store.flows.create(NewFlow("busy", nodes, on_failure="skip"))
+    jobs = {job.type: job for job in await claim_all(store)}
+    await fail(store, jobs["bad"])
+    calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "cancel": lambda: store.flows.cancel(made.id),
+        "resume": lambda: store.flows.resume(made.id),
+        "requeue": lambda: store.requeue(jobs["bad"].id, actor="ada"),
+    }
+    with psycopg.connect(dsn) as other:
+        other.execute("select from tenure.flow_node where flow_id = %s for update", [made.id])
+        operating = asyncio.create_task(calls[operation]())
+        while not db.value(_BLOCKED):  # noqa: ASYNC110 (it works on the nodes under the lock of the flow)
+            await asyncio.sleep(0.01)
+        await store.succeed(jobs["a"].held)
+        assert db.value("select count(*) from tenure.flow_end") == 1
+        other.commit()
+    await operating
+    assert db.value("select count(*) from tenure.flow_end") == 0
+    assert (await states(store, made))["a"] == "succeeded"
+    assert (await states(store, made))["c"] == ("cancelled" if operation == "cancel" else "started")

@@ -1,7 +1,7 @@
 """Two parents that end at the same moment, each in any way: their child is started, once.
 
-A thousand rounds for each pair of ways in `./dev prove`, and more until it was a race. In `./dev test` twelve for each way
-beside itself and beside a success.
+A thousand rounds for each pair of ways in `./dev prove`, and more until it was a race. In `./dev test` twelve for each
+way beside itself and beside a success.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ def pairs(ring: Ring, ways: tuple[Way, Way], url: str, dsn: str) -> Iterator[Pai
             ])  # fmt: skip
         for n in range(batch):
             ids = [made.jobs[f"{n}.{side}"] for side in (0, 1)]
-            first, second = (
-                Parent(one, held[one].held if one in held else None, url, dsn) for one in ids
-            )
+            first, second = (Parent(one, held[one].held if one in held else None, url, dsn) for one in ids)
             yield Pair(made.jobs[f"{n}"], "", parents=(first, second))
 
 
@@ -99,7 +97,9 @@ def url(dsn: str) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize(("names", "rounds"), PAIRS, ids=lambda one: " and ".join(one) if isinstance(one, tuple) else None)
+@pytest.mark.parametrize(
+    ("names", "rounds"), PAIRS, ids=lambda one: " and ".join(one) if isinstance(one, tuple) else None
+)
 def test_a_child_is_started_once_when_its_parents_end_together(
     dsn: str, url: str, names: tuple[str, str], rounds: int, caplog: pytest.LogCaptureFixture,
     record_property: Callable[[str, object], None],

@@ -12,6 +12,7 @@ from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
 from tenure.jobs.why import DeadLetterSummary
 from tenure.postgres.engine import Engine, EngineUser, only_answer
+from tenure.postgres.flow_advance import advance_released
 from tenure.postgres.flow_operations import requeue_node
 from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
 from tenure.postgres.statement import Plan, statement
@@ -188,23 +189,26 @@ async def enqueue_again(
     """
     contract = (await engine.bound_contract(ended.contract)).contract
     woken: set[tuple[str, str]] = set()
+    locked: set[int] = set()
     values = {
         "version": contract.version, "state": contract.initial, "role": contract.initial_role,
         "counter": contract.counter.initial, "actor": actor,
     }  # fmt: skip
 
     def rerun() -> Plan[list[int | Refused]]:
-        made, queues = yield from requeue_node(
+        requeued = yield from requeue_node(
             engine.registry, ended.id, lambda node: insert({**values, "flow_node": node}), max_bytes
         )
-        woken.update(queues)
-        if contract.wakeup == "pointer" and not isinstance(made, Refused):
-            yield statement("insert_wakeups", {"ids": [made]})
-        return [made]
+        woken.update(requeued.queues)
+        locked.update(requeued.flows)
+        if contract.wakeup == "pointer" and not isinstance(requeued.made, Refused):
+            yield statement("insert_wakeups", {"ids": [requeued.made]})
+        return [requeued.made]
 
     (made,) = await engine.run_and_extend_ranges(lambda: run_once(call, rerun, whole=True))
     if not isinstance(made, Refused):
         engine.wakeups.request({(contract.name, ""), *woken})
+    await advance_released(engine, locked, max_bytes)
     return made  # type: ignore[no-any-return]
 
 

@@ -6,7 +6,8 @@
 
 All that happens to the nodes of a flow happens under the lock of its row, so two parents that end together start their
 child once. Nobody waits for that lock: a flow that another transaction works on is left to it. It looks again after its
-commit, so it finds what ended meanwhile. When a process dies between two of these steps, upkeep advances the flow.
+commit, as do cancel, resume and requeue, so it finds what ended meanwhile. When a process dies between two of these
+steps, upkeep advances the flow.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import NamedTuple
@@ -88,12 +90,25 @@ class Advanced(NamedTuple):
 async def advance_after(engine: Engine, outcomes: Iterable[object], max_bytes: int) -> None:
     """Advance the flows whose jobs these moves have ended. If that fails, log it; upkeep advances them later."""
     ended = {outcome.flow_id for outcome in outcomes if isinstance(outcome, Moved) and outcome.flow_id is not None}
-    if not ended:
-        return
+    if ended:
+        with _left_to_upkeep(ended):
+            await advance_flows(engine, sorted(ended), max_bytes)
+
+
+async def advance_released(engine: Engine, flow_ids: Collection[int], max_bytes: int) -> None:
+    """Advance flows whose jobs ended while this process had locked the flows for something else."""
+    if flow_ids:
+        with _left_to_upkeep(flow_ids):
+            found = await engine.ask("find_flows_with_ends", ids=sorted(flow_ids))
+            await advance_flows(engine, [flow_id for (flow_id,) in found], max_bytes)
+
+
+@contextmanager
+def _left_to_upkeep(flow_ids: Collection[int]) -> Iterator[None]:
     try:
-        await advance_flows(engine, sorted(ended), max_bytes)
+        yield
     except (TenureError, psycopg.Error) as error:
-        _log.warning("flows %s wait until upkeep advances them: %s", sorted(ended), error)
+        _log.warning("flows %s wait until upkeep advances them: %s", sorted(flow_ids), error)
 
 
 async def advance_flows(engine: Engine, flow_ids: Sequence[int], max_bytes: int) -> int:

@@ -40,6 +40,14 @@ def begin_cancel(registry: Registry, flow_id: int, max_bytes: int) -> Plan[Cance
     return Cancelling(waiting, {job_id: name for name, job_id in rows}, queues)
 
 
+class Requeued(NamedTuple):
+    """What a requeue did: the new job, the queues to wake, and the flows that it locked."""
+
+    made: int | Refused
+    queues: Queues = ()
+    flows: Sequence[int] = ()
+
+
 class Resuming(NamedTuple):
     """What a resume did, and the queues to wake."""
 
@@ -105,7 +113,7 @@ def _catch_up(registry: Registry, flows: dict[int, LockedFlow], max_bytes: int) 
 
 def requeue_node(
     registry: Registry, job_id: int, insert: Callable[[int | None], Plan[int | Refused]], max_bytes: int
-) -> Plan[tuple[int | Refused, Queues]]:
+) -> Plan[Requeued]:
     """Run `insert`, which makes a new job of an ended one, and let the flow go on with it if the job ran a node.
 
     `insert` takes the node of the new job. None: the old job was in no flow, or its node ran again since, or did not
@@ -114,16 +122,16 @@ def requeue_node(
     rows = yield statement("find_node_of_job", {"job_id": job_id})
     flows = yield from lock_flows([flow_id for _, flow_id in rows])
     if not flows:
-        return (yield from insert(None)), ()
+        return Requeued((yield from insert(None)))
     ((node_id, flow_id),) = rows
     flow = flows[flow_id]
     queues = yield from _catch_up(registry, flows, max_bytes)
     graph = yield from read_graph(flow)
     node = graph[node_id]
     if flow.state == "cancelling" or node.job_id != job_id or node.state not in BAD:
-        return (yield from insert(None)), queues
+        return Requeued((yield from insert(None)), queues, [flow_id])
     made = yield from insert(node_id)
     if isinstance(made, int):
         resumed = yield from reset_nodes(flow, graph, [node_id], {node_id: made})
         queues |= yield from apply_ends(registry, flows, [], max_bytes, resumed.ready(flow_id), changed=True)
-    return made, queues
+    return Requeued(made, queues, [flow_id])

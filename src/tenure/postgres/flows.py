@@ -26,7 +26,7 @@ from tenure.jobs.flow import (
     check_flow,
 )
 from tenure.postgres.engine import EngineUser
-from tenure.postgres.flow_advance import advance_flows
+from tenure.postgres.flow_advance import advance_flows, advance_released
 from tenure.postgres.flow_creation import PreparedFlow, create_plan, hash_flow, prepare_flow
 from tenure.postgres.flow_operations import begin_cancel, resume_plan
 from tenure.postgres.operate import OperatorVerbs
@@ -140,6 +140,7 @@ class Flows(EngineUser):
             jobs += len(part) - len(refused)
             live = await self._engine.ask("find_live_ids", ids=list(refused)) if refused else []
             left |= {cancelling.nodes[job_id]: refused[job_id] for (job_id,) in live}
+        await advance_released(self._engine, [flow_id], self._max_bytes)
         return CancelledFlow(await self.read(flow_id), cancelling.waiting, jobs, left)
 
     async def resume(self, flow_id: int, *, nodes: Sequence[str] | None = None, actor: str = "unknown") -> ResumedFlow:
@@ -149,6 +150,7 @@ class Flows(EngineUser):
             validation.check_name("node", name)
         resumed = await self._in_one(partial(resume_plan, self._engine.registry, flow_id, nodes, self._max_bytes))
         self._engine.wakeups.request(resumed.queues)
+        await advance_released(self._engine, [flow_id], self._max_bytes)
         return ResumedFlow(await self.read(flow_id), resumed.jobs, resumed.waiting, resumed.left)
 
     async def _in_one(self, plan: Callable[[], Plan[T]]) -> T:

@@ -17,6 +17,7 @@ from tenure.postgres.statement import Atomic, Plan, Query, Row, Statement, state
 _DAY = 86_400.0
 _PAGE = 10_000
 _UNIQUE_PAGE = 1_000
+_FLOWS_PAGE = 1_000
 _MAX_CHECKS = 20
 
 
@@ -58,6 +59,14 @@ class Retention(EngineUser):
         """Delete fires of schedules older than this, except the last one of each schedule; returns how many."""
         _at_least("keep_sec", keep_sec, 60)
         return await self._pages("delete_old_fires", {"keep_sec": keep_sec})
+
+    async def forget_flows(self, keep_sec: float = 90 * _DAY) -> int:
+        """Delete flows that ended longer ago than this, with their nodes and keys; returns how many flows."""
+        _at_least("keep_sec", keep_sec, 60)
+        total = 0
+        while rows := await self._engine.ask("delete_flows", keep_sec=keep_sec, limit=_FLOWS_PAGE, most_nodes=_PAGE):
+            total += len(rows)
+        return total
 
     async def forget_unique(self) -> int:
         """Delete the rows of unique scopes whose jobs have ended and whose period is over; returns how many."""

@@ -73,6 +73,7 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
     return {
         "forget payloads": partial(history.forget_payloads, keep.payloads_s),
         "retire": partial(history.retire_ranges, keep.finished_jobs_s),
+        "forget flows": partial(history.forget_flows, keep.finished_jobs_s),
         "forget keys": partial(history.forget_keys, keep.idempotency_keys_s),
         "forget unique": history.forget_unique,
         "forget claims": partial(history.forget_claims, keep.claim_keys_s),
