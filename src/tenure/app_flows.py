@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from tenure.client.direct import DirectClient
 from tenure.client.polling import poll
 from tenure.errors import BadInput, FlowFailed
 from tenure.flow import FlowGraph, Node
@@ -36,6 +35,7 @@ from tenure.middleware import Middleware, enqueue_through
 if TYPE_CHECKING:
     from tenure.app import App
     from tenure.client.connections import Connections, JobClient
+    from tenure.client.remote_flows import RemoteFlows
     from tenure.client.seen_workers import SeenWorkers
     from tenure.client.transaction_calls import TransactionCalls
     from tenure.postgres.flows import Flows
@@ -129,8 +129,8 @@ class AppFlows:
         """`result`, from synchronous code."""
         return self.app._connections.wait(self.result(flow, node, timeout=timeout))
 
-    async def _flows(self) -> Flows:
-        return flows_of(await self.app._client())
+    async def _flows(self) -> Flows | RemoteFlows:
+        return (await self.app._client()).flows
 
     async def _results(self, chosen: Sequence[FlowNode], nodes: Sequence[FlowNode]) -> dict[str, Any]:
         """The results of nodes by name; None for one that did not succeed, and for each such member of a mapped one."""
@@ -190,7 +190,7 @@ class FlowVerbs:
         client = await self._client()
 
         async def create(flow: NewFlow) -> FlowMade:
-            return await flows_of(client).create(flow, created_by=_this_process())
+            return await client.flows.create(flow, created_by=_this_process())
 
         made = await (create_through(self.middleware, flow, create) if self.middleware else create(flow))
         self._seen_workers.note([node.job for node in flow.nodes], client.takers)
@@ -204,15 +204,6 @@ class FlowVerbs:
 
 def _this_process() -> str:
     return "{}:{}".format(*host_and_pid())
-
-
-def flows_of(client: JobClient) -> Flows:
-    """The calls about flows; refuses a dispatcher."""
-    if not isinstance(client, DirectClient):
-        raise BadInput(
-            "flows need a connection to the database, and this app uses a dispatcher. Next: start them there"
-        )
-    return client.flows
 
 
 async def create_through(

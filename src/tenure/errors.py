@@ -503,11 +503,21 @@ _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
 
 
 def error_from_code(
-    code: str, message: str, job_id: int | None = None, *, invalid: Collection[str] = ()
+    code: str,
+    message: str,
+    job_id: int | None = None,
+    *,
+    invalid: Collection[str] = (),
+    facts: Mapping[str, Any] | None = None,
 ) -> TenureError:
-    """Return the error for a code; codes in `invalid` are contracts' own codes of InvalidTransition."""
+    """Return the error for a code, with these values of its own attributes as far as it has them.
+
+    Codes in `invalid` are contracts' own codes of InvalidTransition.
+    """
     error_class = _BY_CODE.get(code) or (InvalidTransition if code in invalid else Refused)
     if issubclass(error_class, Refused):
-        state = {**_DEFAULT_ATTRIBUTES.get(error_class, {}), "job_id": job_id, "reason_code": code}
+        own = _DEFAULT_ATTRIBUTES.get(error_class, {})
+        known = {name: value for name, value in (facts or {}).items() if name in own}
+        state = {**own, **known, "job_id": job_id, "reason_code": code}
         return _refusal(error_class, (message,), state)
     return error_class(message)

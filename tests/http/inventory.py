@@ -43,8 +43,9 @@ class Route(NamedTuple):
 
     @property
     def names_one(self) -> bool:
-        """Whether it is about one job or dead letter."""
-        return "{job_id}" in self.path or "{letter_id}" in self.path or self.path.startswith("/internal/")
+        """Whether it is about one job, flow or dead letter."""
+        named = ("{job_id}", "{flow_id}", "{letter_id}")
+        return any(name in self.path for name in named) or self.path.startswith("/internal/")
 
 
 def _routes() -> list[Route]:
@@ -130,6 +131,16 @@ class World:
         won = self.http.post("/internal/task-claim", {"task_id": job_id, "worker_id": "w1"})
         return {"task_id": job_id, "attempt": won["attempt"], "lease_token": won["lease_token"]}
 
+    def flow(self) -> str:
+        """A flow that runs."""
+        return str(self.http.post("/api/v1/flows", {**_FLOW, "tenant_id": self.tenant}, status=201)["id"])
+
+    def failed_flow(self) -> str:
+        """A flow whose first node has failed."""
+        made = self.http.post("/api/v1/flows", {**_FLOW, "tenant_id": self.tenant}, status=201)
+        self.http.post(f"/api/v1/jobs/{made['jobs']['extract']}/dead-letter", {"reason_code": "policy"})
+        return str(made["id"])
+
     def schedule(self) -> str:
         """A schedule that was made at run time."""
         made = self.http.client.put("/api/v1/schedules/report", json=self.put_schedule())
@@ -143,7 +154,7 @@ class World:
 
 def _names(which: str) -> dict[str, str]:
     """The id or name that stands for what a path leaves open."""
-    return dict.fromkeys(("job_id", "letter_id", "name", "schedule"), which)
+    return dict.fromkeys(("job_id", "flow_id", "letter_id", "name", "schedule"), which)
 
 
 def _held(contract: str = "standard", **facts: Any) -> Callable[[World], Asked]:
@@ -192,6 +203,16 @@ _SCHEDULED = {
     "max_attempts": 3, "delay_ms": 10, "key": "k", "correlation_id": "c", "trace_id": "d",
 }  # fmt: skip
 _SCHEDULE = "/api/v1/schedules/{schedule}"
+_FLOW = {
+    "name": "nightly", "on_failure": "skip",
+    "nodes": [
+        {"type": "extract", "queue": "q", "payload": {"day": "2030-01-02"}},
+        {"name": "part", "type": "transform", "queue": "q", "inputs": {"row": "extract"}, "each": "row"},
+        {"name": "sum", "type": "load", "queue": "q", "inputs": {"rows": "part", "both": ["extract", "part"]}},
+        {"name": "last", "type": "t", "after": ["sum"], "on_failure": "continue", "max_attempts": 3, "priority": 1},
+        {"name": "alarm", "type": "t", "cleanup": True},
+    ],
+}  # fmt: skip
 _PLACES = {"contracts": ["standard"], "queues": ["q"]}
 
 _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
@@ -246,6 +267,12 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("POST", _SCHEDULE + "/pause"): lambda w: Asked(w.schedule(), {"application": "shop", "reason": "a test"}),
     ("POST", _SCHEDULE + "/resume"): lambda w: Asked(w.schedule(), {"application": "shop"}),
     ("POST", _SCHEDULE + "/run"): lambda w: Asked(w.schedule(), {"application": "shop"}),
+    ("POST", _V1 + "flows"): lambda w: Asked("", {**_FLOW, "tenant_id": w.tenant}),
+    ("GET", _V1 + "flows"): lambda _: Asked(""),
+    ("GET", _V1 + "flows/{flow_id}"): lambda w: Asked(w.flow()),
+    ("GET", _V1 + "flows/{flow_id}/picture"): lambda w: Asked(w.flow()),
+    ("POST", _V1 + "flows/{flow_id}/cancel"): lambda w: Asked(w.flow(), {"mode": "hard", "reason": "a test"}),
+    ("POST", _V1 + "flows/{flow_id}/resume"): lambda w: Asked(w.failed_flow(), {"nodes": ["extract"]}),
     ("GET", _V1 + "dlq/items"): lambda _: Asked(""),
     ("GET", _V1 + "dlq/items/{letter_id}"): lambda w: Asked(w.letter()),
     ("POST", _V1 + "dlq/items/{letter_id}/requeue"): lambda w: Asked(w.letter(), {}),

@@ -196,7 +196,7 @@ def test_an_id_that_no_job_can_have_is_refused(target: Target, route: Route) -> 
     if route.takes_body:
         body = text(target.world.request(route).body)
     for one in _IDS:
-        path = route.path.format(job_id=one, letter_id=one, name=one, schedule=one)
+        path = route.path.format(job_id=one, flow_id=one, letter_id=one, name=one, schedule=one)
         response = target.send(route, path, body)
         refused(response, path)
         assert response.status_code in (404, 422), path
@@ -204,6 +204,8 @@ def test_an_id_that_no_job_can_have_is_refused(target: Target, route: Route) -> 
 
 
 _QUERIES = {
+    "/api/v1/flows": ["limit=0", "limit=1001", "state=broken", "state=", "name=", "cursor=0", "cursor=x", "tenant_id="],
+    "/api/v1/flows/1": ["limit=-1", "limit=1001", "cursor=0", "cursor=x", "nodes=1"],
     "/api/v1/jobs": [
         "limit=0", "limit=1001", "limit=-1", "limit=abc", "limit=1.5", "limit=" + "9" * 30, "limit=%00", "cursor=0",
         "cursor=-1", "cursor=" + "9" * 19, "cursor=abc", "cursor=%00", "q=%00", "q=type:%00", "q=nonsense",
@@ -255,7 +257,7 @@ def test_a_cursor_that_nobody_gave_hears_that_it_may_be_anything(target: Target)
 @pytest.mark.parametrize("path", sorted({route.path for route in ROUTES} | {"/healthz", "/readyz"}))
 def test_a_method_that_an_address_does_not_take_is_refused(target: Target, path: str) -> None:
     taken = {route.method for route in ROUTES if route.path == path} or {"GET"}
-    where = path.format(job_id="1", letter_id="1", name="standard", schedule="report")
+    where = path.format(job_id="1", flow_id="1", letter_id="1", name="standard", schedule="report")
     for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} - taken:
         response = target.client.request(method, where, content=b"{nonsense")
         refused(response, method)

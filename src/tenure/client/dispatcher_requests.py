@@ -106,7 +106,7 @@ class DispatcherRequests:
             if response.is_success:
                 return read(content)
             code, message = _envelope(content["error"])
-            about = _job_id(content["error"], about)
+            about, facts = _job_id(content["error"], about), _facts(content["error"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if response.is_redirect:
                 location = response.headers.get("Location", "nowhere")
@@ -117,7 +117,7 @@ class DispatcherRequests:
             raise self._lost(
                 f"answered {method} {path} with {status} and a body that no dispatcher sends ({why})"
             ) from None
-        raise self._error(response.status_code, code, message, about)
+        raise self._error(response.status_code, code, message, about, facts)
 
     async def batch(
         self,
@@ -159,7 +159,7 @@ class DispatcherRequests:
         code, message = _envelope(error)
         return error_from_code(code, message, _job_id(error, about), invalid=self.invalid)
 
-    def _error(self, status: int, code: str, message: str, about: int | None) -> TenureError:
+    def _error(self, status: int, code: str, message: str, about: int | None, facts: Mapping[str, Any]) -> TenureError:
         if status == 401:
             reason = message.partition(" Next: ")[0]
             return NotPermitted(f"{reason} Next: give the worker or App an API key, as --key or TENURE_KEY", code=code)
@@ -167,7 +167,7 @@ class DispatcherRequests:
             return NotPermitted(message, code=code)
         if status == 408:  # the request did not arrive
             return CannotConnect(f"the dispatcher at {self.url} did not receive the whole request: {message}")
-        error = error_from_code(code, message, about, invalid=self.invalid)
+        error = error_from_code(code, message, about, invalid=self.invalid, facts=facts)
         if status < 500 or (status == 503 and isinstance(error, _RAISED_UNCHANGED)):
             return error
         return self._lost(f"answered {status} {code}: {message}")
@@ -206,6 +206,12 @@ def _envelope(error: Mapping[str, Any]) -> tuple[str, str]:
 def _job_id(error: Mapping[str, Any], about: int | None) -> int | None:
     """The job that an error is about: the one that it names, else that of the call."""
     return about if error.get("job_id") is None else int(error["job_id"])
+
+
+def _facts(error: Mapping[str, Any]) -> dict[str, Any]:
+    """What an error says beside its message: the flow and the node of a job that waits."""
+    flow_id = error.get("flow_id")
+    return {} if flow_id is None else {"flow_id": int(flow_id), "node": str(error["node"])}
 
 
 def _describe(error: BaseException) -> str:

@@ -14,7 +14,6 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -22,6 +21,8 @@ from uuid import UUID, uuid4
 from tenure.client import dispatcher_responses as responses
 from tenure.client.batching import Batcher
 from tenure.client.dispatcher_requests import DispatcherRequests, repeat_if_lost
+from tenure.client.job_request import job_fields, tenant_field
+from tenure.client.remote_flows import RemoteFlows
 from tenure.client.remote_schedules import RemoteSchedules
 from tenure.client.remote_wakeups import poll_wakeups
 from tenure.contracts.declaration import Contract
@@ -64,6 +65,7 @@ class RemoteClient:
     def __init__(self, url: str, key: str | None = None, *, max_bytes: int = validation.MAX_BYTES) -> None:
         self._requests = DispatcherRequests(url, key)
         self.schedules = RemoteSchedules(self._requests)
+        self.flows = RemoteFlows(self._requests, max_bytes)
         self._max_bytes = max_bytes
         self._enqueues: Batcher[tuple[str, bool], Enqueued] = Batcher(self._make, at_once=4)
         self._starts: Batcher[tuple[str, HolderCall], Moved | None] = Batcher(partial(self._report, "starts"))
@@ -305,26 +307,9 @@ class RemoteClient:
 
     def _new(self, job: NewJob) -> tuple[str, bool]:
         """A new job as JSON, and whether its key was made here; refuses what cannot be sent."""
-        if job.version is not None:
-            raise BadInput("the dispatcher chooses the version of a contract. Next: leave version out")
-        payload = validation.to_json("payload", job.payload, self._max_bytes)
-        fields: dict[str, Any] = {
-            "type": job.type, "contract": job.contract, "queue": job.queue, "priority": job.priority,
-            "idempotency_key": _key() if job.key is None else job.key,
-        }  # fmt: skip
-        if job.run_at is not None and job.run_at.tzinfo is None:
-            raise BadInput(f"run_at must be a datetime with a time zone, not {job.run_at!r}")
-        run_at = None if job.run_at is None else validation.to_utc("run_at", job.run_at).astimezone(UTC).isoformat()
-        optional = {
-            # Without it the dispatcher takes the tenant of the API key.
-            "tenant_id": None if job.tenant_id == "default" else job.tenant_id,
-            "max_attempts": job.max_attempts, "run_at": run_at, "notify": None if job.notify else False,
-            "delay_seconds": None if job.delay_ms is None else job.delay_ms / 1_000,
-            "trace_id": job.trace_id, "correlation_id": job.correlation_id,
-            **_unique_fields(job), "expires_seconds": None if job.expires_ms is None else job.expires_ms / 1_000,
-            "expires_at": job.expires_at and validation.to_utc("expires", job.expires_at).isoformat(),
-        }  # fmt: skip
-        fields |= {name: value for name, value in optional.items() if value is not None}
+        fields, payload = job_fields(job, self._max_bytes)
+        fields |= {"idempotency_key": _key() if job.key is None else job.key, **tenant_field(job.tenant_id)}
+        fields |= {name: value for name, value in _unique_fields(job).items() if value is not None}
         # Whether a unique job was made, only the dispatcher knows.
         return f'{validation.to_json("job", fields)[:-1]},"payload":{payload}}}', job.key is None and job.unique is None
 

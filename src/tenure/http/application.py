@@ -24,9 +24,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tenure.errors import BadInput, CannotConnect, JobNotFound, PayloadTooLarge, TenureError
+from tenure.errors import BadInput, CannotConnect, JobNotFound, PayloadTooLarge, TenureError, WaitingForParents
 from tenure.http.authentication import Caller, Keyring
 from tenure.http.error_response import (
+    ForeignTenant,
     MethodNotAllowed,
     RequestTimeout,
     RouteNotFound,
@@ -38,6 +39,7 @@ from tenure.http.job_calls import JobCalls
 from tenure.http.response import JsonResponse
 from tenure.http.route import Route
 from tenure.http.validation_messages import Fault, bad_input, empty_body, faults
+from tenure.jobs.flow import WaitingNode
 from tenure.jobs.validation import LENGTHS, MAX_ID
 from tenure.settings import MAX_BODY_BYTES
 
@@ -73,9 +75,22 @@ class ApiRequest(Request):
         return parse_job_id(self.path_text)
 
     async def own_job_id(self) -> int:
-        """The id in the path; refuses a job that does not exist or is another tenant's."""
-        await self.calls.identity(self.job_id, self.caller)
+        """The id in the path; refuses one that does not exist, is another tenant's, or waits for its parents."""
+        try:
+            await self.calls.identity(self.job_id, self.caller)
+        except JobNotFound:
+            if (waiting := await self.own_waiting_node()) is None:
+                raise
+            node = waiting.node
+            raise WaitingForParents(self.job_id, waiting.flow_id, node.name, node.state) from None
         return self.job_id
+
+    async def own_waiting_node(self) -> WaitingNode | None:
+        """The node of a flow whose job has the id in the path and is not made; refuses another tenant's."""
+        waiting = await self.calls.store.flows.find_waiting(self.job_id)
+        if waiting is not None and self.caller.tenant not in (None, waiting.tenant_id):
+            raise ForeignTenant(f"job {self.job_id} is another tenant's. Next: use a key of that tenant")
+        return waiting
 
     async def authenticate(self) -> Caller:
         """The caller, by its key; also later in a long request, because the key may be revoked meanwhile."""

@@ -14,6 +14,7 @@ from tenure.errors import (
     CannotConnect,
     ConnectionLost,
     DuplicateJob,
+    FlowNotFound,
     JobNotFound,
     NotDue,
     PayloadTooLarge,
@@ -22,6 +23,7 @@ from tenure.errors import (
     SchemaError,
     TenureError,
     Unavailable,
+    WaitingForParents,
 )
 from tenure.jobs.formats import code_and_message
 
@@ -29,9 +31,10 @@ from tenure.jobs.formats import code_and_message
 RETRY_AFTER_S = 2
 _NOT_FOUND = frozenset({"DLQ_ITEM_NOT_FOUND", "NOT_FOUND"})
 # Commands in hints, which have a route that does the same.
-_ITEM_COMMAND = re.compile(r"tenure (jobs|dlq) ([a-z]+) ([0-9]+)(?: --[a-z]+ [\w]+)*")
+_ITEM_COMMAND = re.compile(r"tenure (jobs|dlq|flows) ([a-z]+) ([0-9]+)(?: --[a-z]+ [\w]+)*")
+_LIST_COMMAND = re.compile(r"tenure flows list\b")
 _QUEUE_COMMAND = re.compile(r"tenure queues (pause|resume) ('(?:[^']|'\"'\"')*'|[\w@%+=:,./-]*\w)")
-_PATHS = {"jobs": "/api/v1/jobs", "dlq": "/api/v1/dlq/items"}
+_PATHS = {"jobs": "/api/v1/jobs", "dlq": "/api/v1/dlq/items", "flows": "/api/v1/flows"}
 _READS = {"show": "", "events": "/events", "why": "/why"}
 _UNAVAILABLE = (CannotConnect, ConnectionLost, Unavailable, SchemaError)
 
@@ -90,7 +93,7 @@ _STATUSES: tuple[tuple[type[TenureError] | tuple[type[TenureError], ...], int], 
     (RequestTimeout, 408),
     (BadInput, 422),
     (MethodNotAllowed, 405),
-    ((JobNotFound, ScheduleNotFound, RouteNotFound), 404),
+    ((JobNotFound, FlowNotFound, ScheduleNotFound, RouteNotFound), 404),
     (Refused, 409),
     (_UNAVAILABLE, 503),
 )
@@ -113,7 +116,11 @@ def error_body(error: TenureError) -> dict[str, Any]:
         "retryable": isinstance(error, (Busy, NotDue, RequestTimeout, *_UNAVAILABLE)),
         "hint": commands_to_routes(hint) or None,
     }
-    return {**body, "job_id": str(error.job_id)} if isinstance(error, DuplicateJob) else body
+    if isinstance(error, DuplicateJob):
+        body["job_id"] = str(error.job_id)
+    if isinstance(error, WaitingForParents):
+        body |= {"flow_id": str(error.flow_id), "node": error.node}
+    return body
 
 
 def error_headers(error: TenureError) -> Mapping[str, str]:
@@ -127,7 +134,8 @@ def error_headers(error: TenureError) -> Mapping[str, str]:
 
 def commands_to_routes(hint: str) -> str:
     """A hint with routes in place of commands."""
-    return _QUEUE_COMMAND.sub(_queue_route, _ITEM_COMMAND.sub(_item_route, hint))
+    hint = _LIST_COMMAND.sub(f"GET {_PATHS['flows']}", _ITEM_COMMAND.sub(_item_route, hint))
+    return _QUEUE_COMMAND.sub(_queue_route, hint)
 
 
 def _item_route(command: re.Match[str]) -> str:

@@ -67,6 +67,8 @@ class JobCalls:
         # Each alone, because it may wait for another transaction; few, because each wait takes a connection.
         self._unique: Batcher[tuple[NewJob, str], Enqueued] = Batcher(self._enqueue_unique, largest=1, at_once=4)
         self._waiting_claims = asyncio.Semaphore(2)
+        #: Pictures are drawn one at a time: each takes a thread that competes with the event loop.
+        self.drawing = asyncio.Semaphore(1)
         self._claims_by_id: dict[str, Batcher[tuple[int, Claimer], Job]] = {}
         #: The last call about a job, until it is answered.
         self._unanswered: dict[int, asyncio.Future[Any]] = {}

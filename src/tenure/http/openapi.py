@@ -141,7 +141,7 @@ def _responses(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     for status, model in _answers(route).items():
         found[str(status)] = {
             "description": schemas[model.__name__]["description"],
-            "content": _json_content(_reference(model)),
+            "content": {route.media_type: {"schema": _reference(model)}},
             "headers": _ID_HEADER_REFS,
         }
     return dict(sorted(found.items()))

@@ -20,6 +20,12 @@ class JobPath(BaseModel):
     job_id: Annotated[str, Field(pattern=DIGITS, description="The job's id.", examples=["42"])]
 
 
+class FlowPath(BaseModel):
+    """The path of a route about one flow."""
+
+    flow_id: Annotated[str, Field(pattern=DIGITS, description="The flow's id.", examples=["7"])]
+
+
 class LetterPath(BaseModel):
     """The path of a route about one dead letter."""
 
@@ -43,7 +49,7 @@ class SchedulePath(BaseModel):
 
 
 _PATHS: Mapping[str, type[BaseModel]] = {
-    name: model for model in (JobPath, LetterPath, ContractPath, SchedulePath) for name in model.model_fields
+    name: model for model in (JobPath, FlowPath, LetterPath, ContractPath, SchedulePath) for name in model.model_fields
 }
 
 
@@ -73,6 +79,8 @@ class Route:
     name: str = ""
     description: str = ""
     tag: str = ""
+    #: The media type of its answer.
+    media_type: str = "application/json"
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -8,10 +8,22 @@ from functools import partial
 
 from pydantic import BaseModel
 
+from tenure.http.models import flows as flow_models
 from tenure.http.models import schedules as schedule_models
 from tenure.http.models.outcomes import Move, Note
 from tenure.http.route import Route
-from tenure.http.routes import claims, dead_letters, gate_b2_run, health, holding, jobs, operators, schedules, tasks
+from tenure.http.routes import (
+    claims,
+    dead_letters,
+    flows,
+    gate_b2_run,
+    health,
+    holding,
+    jobs,
+    operators,
+    schedules,
+    tasks,
+)
 from tenure.jobs.holder_call import HOLDER_VERBS
 
 _ANY_KEY: tuple[str, ...] = ()
@@ -20,6 +32,7 @@ _READ_JOBS, _READ_LETTERS = ("enqueue", "work", "operate"), ("operate", "approve
 _JOB, _LETTER, _QUEUES = "/api/v1/jobs/{job_id}", "/api/v1/dlq/items/{letter_id}", "/api/v1/queues"
 _SCHEDULES = "/api/v1/schedules"
 _SCHEDULE = f"{_SCHEDULES}/{{schedule}}"
+_FLOW = "/api/v1/flows/{flow_id}"
 _LEASE_TOKEN_HEADER = {
     "name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "format": "uuid"},
     "description": "A UUIDv4 that becomes the lease token: a repeated call gets the same answer.",
@@ -32,8 +45,8 @@ _JOBS = (
     ),
     Route("POST", "/api/v1/jobs/batch", jobs.enqueue_jobs, _ENQUEUE, jobs.EnqueuedJobs, errors=(409,)),
     Route("GET", "/api/v1/jobs", jobs.list_jobs, _OPERATE, jobs.JobPage),
-    Route("GET", _JOB, jobs.show_job, _READ_JOBS, jobs.Job),
-    Route("GET", f"{_JOB}/events", jobs.list_job_events, _READ_JOBS, jobs.JobEvents),
+    Route("GET", _JOB, jobs.show_job, _READ_JOBS, jobs.Job, errors=(409,)),
+    Route("GET", f"{_JOB}/events", jobs.list_job_events, _READ_JOBS, jobs.JobEvents, errors=(409,)),
     Route("GET", f"{_JOB}/why", jobs.why, _READ_JOBS, jobs.WhyAnswer),
 )  # fmt: skip
 _CLAIMS = (
@@ -89,7 +102,7 @@ def _holding() -> Iterator[Route]:
         )  # fmt: skip
     yield Route("POST", f"{_JOB}/effect", holding.record_effect, _WORK, holding.EffectOnRecord)
     yield Route("POST", f"{_JOB}/undone", holding.record_undone, _WORK, holding.EffectUndone)
-    yield Route("GET", f"{_JOB}/effects", holding.list_effects, _WORK, holding.EffectList)
+    yield Route("GET", f"{_JOB}/effects", holding.list_effects, _WORK, holding.EffectList, errors=(409,))
 
 
 _OPERATORS = (
@@ -116,6 +129,19 @@ _SCHEDULE_ROUTES = (
     Route("POST", f"{_SCHEDULE}/resume", schedules.resume_schedule, _OPERATE, schedule_models.ScheduleResumed),
     Route("POST", f"{_SCHEDULE}/run", schedules.run_schedule, _OPERATE, schedule_models.Fire),
 )
+_FLOWS = (
+    Route(
+        "POST", "/api/v1/flows", flows.create_flow, _ENQUEUE, flow_models.FlowCreated, errors=(409,),
+        other_answers={201: flow_models.FlowCreated},
+    ),
+    Route("GET", "/api/v1/flows", flows.list_flows, _OPERATE, flow_models.FlowList),
+    Route("GET", _FLOW, flows.show_flow, _READ_JOBS, flow_models.FlowDetails),
+    Route(
+        "GET", f"{_FLOW}/picture", flows.draw_flow, _READ_JOBS, flow_models.FlowPicture, media_type="image/svg+xml"
+    ),
+    Route("POST", f"{_FLOW}/cancel", flows.cancel_flow, _OPERATE, flow_models.FlowCancelled),
+    Route("POST", f"{_FLOW}/resume", flows.resume_flow, _OPERATE, flow_models.FlowResumed),
+)  # fmt: skip
 _LETTERS = (
     Route("GET", "/api/v1/dlq/items", dead_letters.list_letters, _READ_LETTERS, dead_letters.LetterPage),
     Route("GET", _LETTER, dead_letters.show_letter, _READ_LETTERS, dead_letters.Letter),
@@ -141,7 +167,7 @@ _HEALTH = (
 )
 _BY_TAG: Mapping[str, tuple[Route, ...]] = {
     "jobs": _JOBS, "claims": _CLAIMS, "holding": tuple(_holding()), "operators": _OPERATORS,
-    "schedules": _SCHEDULE_ROUTES, "dead letters": _LETTERS,
+    "schedules": _SCHEDULE_ROUTES, "flows": _FLOWS, "dead letters": _LETTERS,
     "tasks (document 001)": _TASKS, "run (document 004)": _RUN, "probes": _HEALTH,
 }  # fmt: skip
 

@@ -130,6 +130,22 @@ class Flow(NamedTuple):
     created_by: str | None
 
 
+class WaitingNode(NamedTuple):
+    """A node whose job is not made, and the parents that it waits for."""
+
+    flow_id: int
+    flow: str
+    tenant_id: str
+    node: FlowNode
+    #: The parents that have not ended.
+    parents: Sequence[FlowNode]
+
+    @property
+    def role(self) -> str:
+        """The role of its state, as jobs have one."""
+        return "waiting" if self.node.state == "waiting" else "done"
+
+
 class CancelledFlow(NamedTuple):
     """What cancelling a flow did."""
 
@@ -202,8 +218,7 @@ def _check_node(path: str, node: NewNode, by_name: Mapping[str, NewNode]) -> Non
     for n, parent in enumerate(node.after):
         _check_parent(f"{path}.after[{n}]", node, parent, by_name)
     for argument, given in node.inputs.items():
-        if not argument:
-            raise BadInput(f"{path}.inputs: {argument!r} is no name of an argument")
+        _check_argument(path, argument)
         if isinstance(given, str):
             _check_parent(f"{path}.inputs.{argument}", node, given, by_name)
         else:
@@ -222,6 +237,13 @@ def _check_node(path: str, node: NewNode, by_name: Mapping[str, NewNode]) -> Non
     for name, instead in _NOT_IN_A_FLOW.items():
         if getattr(node.job, name) is not None:
             raise BadInput(f"{path}: the job of a node cannot have {name}. Next: {instead}")
+
+
+def _check_argument(path: str, argument: str) -> None:
+    try:
+        validation.check_name("argument", argument)
+    except BadInput as error:
+        raise BadInput(f"{path}.inputs: {error}") from None
 
 
 def _check_parent(path: str, node: NewNode, parent: str, by_name: Mapping[str, NewNode]) -> None:

@@ -18,7 +18,10 @@ from tenure.jobs.job import UPKEEP, Job
 
 if TYPE_CHECKING:
     from tenure.contracts.declaration import Contract
+    from tenure.jobs.flow import FlowNode, WaitingNode
 
+#: How many parents are named.
+_NAMED: Final = 5
 #: Other jobs of the queue are counted up to this number, so that a full queue does not make the query slow.
 COUNT_LIMIT: Final = 1000
 
@@ -100,6 +103,51 @@ def next_commands(job: Job, contract: Contract, situation: Situation | None = No
     if job.cancel_requested_at is None:
         return [*steps, f"tenure jobs cancel {job.id}"]
     return [*steps, f"tenure jobs cancel {job.id} --mode hard"] if "hard" in contract.cancel_modes else steps
+
+
+def explain_node(waiting: WaitingNode) -> list[str]:
+    """Return why the job of a node is not made: it waits for its parents, or will not run."""
+    return [to_one_line(sentence, 2000) for sentence in _node_sentences(waiting)]
+
+
+def _node_sentences(waiting: WaitingNode) -> Iterator[str]:
+    node = waiting.node
+    which = f"It is node {node.name} of flow {waiting.flow_id} ({waiting.flow})"
+    if node.state == "waiting" and node.is_cleanup:
+        yield f"{which}, a clean-up node: it runs when all other nodes have ended, and one of them badly."
+    elif node.state == "waiting" and waiting.parents:
+        named = ", ".join(map(_parent, waiting.parents[:_NAMED]))
+        more = len(waiting.parents) - _NAMED
+        yield f"{which} and waits for {named}{f' and {more:,} more' if more > 0 else ''}."
+        ended = len(node.parents) - len(waiting.parents)
+        if ended:
+            yield f"{ended:,} of its {len(node.parents):,} parents have ended."
+    elif node.state == "waiting":
+        yield f"{which}. Its parents have ended, and it is about to start."
+    elif node.state == "failed":
+        yield f"{which}, and could not be started: {node.error}."
+    elif node.state == "cancelled":
+        yield f"{which}, and the flow was cancelled before it started."
+    else:
+        yield f"{which}, and was skipped: a node before it ended badly, or it is a clean-up that was not needed."
+
+
+def _parent(node: FlowNode) -> str:
+    """A parent that has not ended, and how far it is."""
+    if node.state == "waiting":
+        return f"{node.name} (waiting)"
+    if node.is_mapped:
+        return f"{node.name} ({node.open:,} of its jobs have not ended)"
+    return f"{node.name} ({node.job_state or node.state}, job {node.job_id})"
+
+
+def next_commands_of_node(waiting: WaitingNode) -> list[str]:
+    """Return the commands that make sense while the job of a node is not made, the most likely first."""
+    show = f"tenure flows show {waiting.flow_id}"
+    if waiting.node.state == "waiting":
+        live = [parent.job_id for parent in waiting.parents if parent.state == "started" and not parent.is_mapped]
+        return [show, *(f"tenure jobs why {job_id}" for job_id in live[:1])]
+    return [show, f"tenure flows resume {waiting.flow_id}"]
 
 
 def resume_command(queue: str) -> str:

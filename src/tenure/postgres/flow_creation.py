@@ -36,9 +36,9 @@ def prepare_flow(registry: Registry, flow: NewFlow, nodes: Sequence[NewNode], ma
     alike = validation.differ_only_in_payload([node.job for node in nodes])
     for node in nodes:
         job = _job(flow, node)
-        if (which := (job.contract, job.version)) not in contracts:
-            contracts[which] = (yield from registry.bound_contract(*which)).contract
         try:
+            if (which := (job.contract, job.version)) not in contracts:
+                contracts[which] = (yield from registry.bound_contract(*which)).contract
             if alike and payloads:
                 payloads.append(validation.to_json("payload", job.payload, max_bytes))
             else:

@@ -23,6 +23,7 @@ from tenure.jobs.flow import (
     FlowState,
     NewFlow,
     ResumedFlow,
+    WaitingNode,
     check_flow,
 )
 from tenure.postgres.engine import EngineUser
@@ -35,17 +36,6 @@ from tenure.postgres.statement import Atomic, Plan
 T = TypeVar("T")
 #: How many jobs one call cancels.
 _CANCELLED: Final = 1_000
-
-
-class WaitingNode(NamedTuple):
-    """A node whose job is not made, and the parents that it waits for."""
-
-    flow_id: int
-    flow: str
-    tenant_id: str
-    node: FlowNode
-    #: The parents that have not ended.
-    parents: Sequence[FlowNode]
 
 
 class AdvancedFlows(NamedTuple):
@@ -84,6 +74,15 @@ class Flows(EngineUser):
         """Return the nodes of a flow, members too, each behind its parents; raises FlowNotFound."""
         await self.read(flow_id)
         return await self._nodes(flow_id)
+
+    async def page(self, flow_id: int, *, limit: int, after: int | None = None) -> Sequence[FlowNode]:
+        """Return some nodes of a flow, as `nodes` does; `after` is the highest id of the page before."""
+        validation.check_integer("flow", flow_id, 1, validation.MAX_ID)
+        validation.check_integer("limit", limit, 1, validation.MAX_BATCH)
+        if after is not None:
+            validation.check_integer("after", after, 1, validation.MAX_ID)
+        rows = await self._engine.ask("list_flow_node_ids", id=flow_id, after=after or 0, limit=limit)
+        return await self._nodes(flow_id, [node_id for (node_id,) in rows]) if rows else []
 
     async def list(
         self,

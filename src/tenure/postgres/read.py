@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from tenure.contracts.declaration import Contract
-from tenure.errors import JobNotFound
+from tenure.errors import JobNotFound, WaitingForParents
 from tenure.jobs import validation
 from tenure.jobs.event import LogEntry
 from tenure.jobs.job import Job
@@ -108,6 +108,8 @@ def _job_details(job_id: int, registry: Registry) -> Plan[JobDetails]:
     """The statements that read a job; they need one snapshot."""
     rows: list[Row] = yield statement("read_jobs", {"ids": [job_id]})
     if not rows:
+        for node in (yield statement("find_unstarted_nodes", {"ids": [job_id]})):
+            raise WaitingForParents(*node)
         raise JobNotFound(job_id)
     yield from registry.load()
     job = Job._make((*rows[0], registry.installation))

@@ -16,7 +16,7 @@ from tenure.errors import BadInput
 from tenure.jobs.event import LogEntry
 from tenure.jobs.formats import describe_failure, format_duration, format_time, ids_to_text
 from tenure.jobs.search import Search, parse
-from tenure.jobs.why import explain_job, next_commands
+from tenure.jobs.why import explain_job, explain_node, next_commands, next_commands_of_node
 
 if TYPE_CHECKING:
     from tenure.postgres.read import JobDetails
@@ -86,6 +86,10 @@ async def events(store: Store, job_id: JobId) -> Output:
 @command
 async def why(store: Store, job_id: JobId) -> Output:
     """Explain in a few sentences why a job is (not) running, or why it ended as it did."""
+    if (waiting := await store.flows.find_waiting(job_id)) is not None:
+        sentences, steps = explain_node(waiting), next_commands_of_node(waiting)
+        data = {"id": str(job_id), "state": waiting.node.state, "role": waiting.role, "why": sentences, "next": steps}
+        return Output(data, [*sentences, *(f"Next: {step}" for step in steps[:1])])
     details = await store.details(job_id)
     job = details.job
     sentences = explain_job(job, details.log, details.contract, details.now, details.situation)

@@ -7,15 +7,16 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, RootModel, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, Field, RootModel, StrictStr
 
-from tenure.errors import BadInput, TenureError
+from tenure.errors import TenureError
 from tenure.http import response
 from tenure.http.application import ApiRequest, parse_cursor
 from tenure.http.error_response import commands_to_routes, error_body
 from tenure.http.models import fields
 from tenure.http.models.errors import RefusedItem
 from tenure.http.models.fields import JOB_CURSOR, RequestBody, described, optional
+from tenure.http.models.jobs import NewJobFields
 from tenure.http.response import FastJsonResponse, JsonResponse
 from tenure.jobs.formats import ids_to_text
 from tenure.jobs.job import NewJob
@@ -23,27 +24,13 @@ from tenure.jobs.outcome import Enqueued
 from tenure.jobs.search import parse
 from tenure.jobs.unique import OnConflict, Unique, unique_rule
 from tenure.jobs.validation import MAX_CLAIMS
-from tenure.jobs.why import explain_job, next_commands
+from tenure.jobs.why import explain_job, explain_node, next_commands, next_commands_of_node
 
 
-class Enqueue(RequestBody):
+class Enqueue(NewJobFields):
     """A job to enqueue."""
 
-    type: fields.Type = described("The job's type: which handler runs it.")
-    payload: Any = described(
-        "The handler's arguments, any JSON; default {}.", default_factory=dict, examples=[{"to": "a@b.c"}]
-    )
-    contract: fields.Contract = described("The contract it follows; default standard.", default="standard")
-    queue: fields.Queue = described("The queue it is claimed from; default default.", default="default")
     tenant_id: fields.Tenant | None = optional("The tenant that owns the job; default the key's tenant, or default.")
-    priority: Annotated[StrictInt, Field(ge=0, le=9), fields.AS_WHOLE] = described(
-        "0 is claimed first, 9 last; default 5.", default=5
-    )
-    run_at: Annotated[StrictStr, Field(json_schema_extra={"format": "date-time"})] | None = optional(
-        "When it may be claimed, with a time zone; default now. Not with delay_seconds."
-    )
-    delay_seconds: fields.Seconds | None = optional("Seconds until it may be claimed; default 0. Not with run_at.")
-    max_attempts: fields.Count | None = optional("The limit of attempts; default its type's, or the contract's.")
     idempotency_key: fields.IdempotencyKey = None
     unique: Literal["waiting", "active"] | fields.Seconds | None = optional(
         "At most one such job: while one waits, while one waits or runs (active), or for so many seconds."
@@ -54,36 +41,12 @@ class Enqueue(RequestBody):
     on_conflict: OnConflict | None = optional(
         "With a unique job in the way: return it (default), replace its payload and time till it begins, or refuse."
     )
-    expires_at: Annotated[StrictStr, Field(json_schema_extra={"format": "date-time"})] | None = optional(
-        "The job is cancelled if it was not claimed before, with a time zone. Not with expires_seconds."
-    )
-    expires_seconds: fields.Seconds | None = optional(
-        "The job is cancelled if it was not claimed within so many seconds. Not with expires_at."
-    )
-    correlation_id: Annotated[StrictStr, fields.text("correlation_id")] | None = optional(
-        "The job's correlation id; default one made from the job's id."
-    )
-    trace_id: Annotated[StrictStr, fields.text("trace_id")] | None = optional(
-        "The job's trace id; default the request's, or one made from the job's id."
-    )
-    notify: StrictBool = described(
-        "Whether to wake listening workers; false: they find the job by polling.", default=True
-    )
 
     def job(self, tenant: str | None, key: str | None) -> NewJob:
         """The job to enqueue; refuses a time that is given twice."""
-        if self.expires_at is not None and self.expires_seconds is not None:
-            raise BadInput("expires_at and expires_seconds both say when the job expires. Next: give one of them")
-        if self.run_at is not None and self.delay_seconds is not None:
-            raise BadInput("run_at and delay_seconds both say when the job may be claimed. Next: give one of them")
-        delay_ms = None if self.delay_seconds is None else round(self.delay_seconds * 1_000)
-        return NewJob(
-            self.type, self.payload, contract=self.contract, queue=self.queue, tenant_id=tenant or "default",
-            priority=self.priority, max_attempts=self.max_attempts, run_at=_timestamp("run_at", self.run_at),
-            delay_ms=delay_ms, key=key, trace_id=self.trace_id, correlation_id=self.correlation_id,
-            notify=self.notify, unique=self._unique(), expires_at=_timestamp("expires_at", self.expires_at),
-            expires_ms=None if self.expires_seconds is None else round(self.expires_seconds * 1_000),
-        )  # fmt: skip
+        job = self.new_job(tenant)
+        job.key, job.unique = key, self._unique()
+        return job
 
     def _unique(self) -> Unique | None:
         unique = self.unique
@@ -242,18 +205,6 @@ class WhyAnswer(BaseModel):
     next: list[str] = described("Useful next requests, the likeliest first.", examples=[["GET /api/v1/jobs/42/events"]])
 
 
-def _timestamp(name: str, value: str | None) -> datetime | None:
-    if value is None:
-        return None
-    try:
-        timestamp = datetime.fromisoformat(value)
-    except ValueError:
-        raise BadInput(f"{name} must be a time like 2026-11-15T12:00:00Z, not {value[:100]!r}") from None
-    if timestamp.tzinfo is None:
-        raise BadInput(f"{name} must have a time zone, like 2026-11-15T12:00:00Z, and {value[:100]!r} has none")
-    return timestamp
-
-
 async def enqueue_job(request: ApiRequest, body: Enqueue) -> JsonResponse:
     """Enqueue a job. With an idempotency key at most once: the same key and body again get the same job (200)."""
     who, calls = request.caller, request.calls
@@ -335,7 +286,18 @@ async def list_job_events(request: ApiRequest, query: EventPage) -> dict[str, An
 
 
 async def why(request: ApiRequest) -> dict[str, Any]:
-    """Why a job is (not) running, or why it ended as it did, in a few sentences; and what can be done now."""
+    """Why a job is (not) running, or why it ended as it did, in a few sentences; and what can be done now.
+
+    Of a node of a flow that has not started, this names the parents that it waits for.
+    """
+    if (waiting := await request.own_waiting_node()) is not None:
+        return {
+            "id": request.path_text,
+            "state": waiting.node.state,
+            "role": waiting.role,
+            "why": explain_node(waiting),
+            "next": [commands_to_routes(step) for step in next_commands_of_node(waiting)],
+        }
     seen = await request.calls.store.details(await request.own_job_id())
     job = seen.job
     return {
