@@ -12,12 +12,26 @@ import pytest_asyncio
 import tenure
 from tenure.app import App
 from tenure.client import remote_flows
+from tenure.client.remote import RemoteClient
 from tenure.contracts import BUILT_IN
-from tenure.errors import BadInput, FlowConflict, FlowFailed, FlowNotFound, NotPermitted, WaitingForParents
+from tenure.errors import (
+    BadInput,
+    ConnectionLost,
+    FlowConflict,
+    FlowFailed,
+    FlowNotFound,
+    NotPermitted,
+    WaitingForParents,
+)
+from tenure.jobs.flow import FlowMade, NewFlow, NewNode
+from tenure.jobs.job import NewJob
 from tenure.settings import Settings
 from tests.harness import Harness
 from tests.http.conftest import new_key, serving
+from tests.http.stub import RESET, stub
 from tests.worker.working import STEADY, until, working
+
+CREATED = {"id": "7", "made": False, "jobs": {"a": "41"}}
 
 
 @pytest_asyncio.fixture
@@ -126,8 +140,8 @@ async def test_a_key_makes_a_flow_once(app: App, db: Harness) -> None:
 async def test_every_option_of_a_node_reaches_the_dispatcher(app: App, db: Harness) -> None:
     tasks = Tasks(app)
     flow = app.flow("options", on_failure="skip", tenant="acme")
-    options = {"queue": "q", "priority": 2, "max_attempts": 7, "delay": 60, "expires": 3_600, "correlation_id": "c"}
-    first = flow.node(tasks.extract.options(**options).call(1), name="first", on_failure="continue")
+    options: dict[str, Any] = {"queue": "q", "priority": 2, "max_attempts": 7, "delay": 60, "expires": 3_600}
+    first = flow.node(tasks.extract.options(**options, correlation_id="c").call(1), name="first", on_failure="continue")
     flow.node(tasks.load.call([1]), after=[first])
     flow.cleanup(tasks.load.call([2]), name="clean")
     made = await flow.start()
@@ -174,3 +188,21 @@ async def test_a_key_that_may_not_enqueue_starts_no_flow(dsn: str, db: Harness) 
             with pytest.raises(NotPermitted, match="scope operate"):
                 await app.flows.list()
     assert db.value("select count(*) from tenure.flow") == 0
+
+
+async def test_a_flow_whose_answer_was_lost_is_made_once() -> None:
+    async with stub(lambda _: RESET if len(dispatcher.asked) == 1 else (200, CREATED)) as dispatcher:
+        client = RemoteClient(dispatcher.url)
+        made = await client.flows.create(NewFlow("f", [NewNode("a", NewJob("t"))]))
+        await client.close()
+        keys = {asked.body["idempotency_key"] for asked in dispatcher.asked}
+    assert (made, len(dispatcher.asked), len(keys)) == (FlowMade(7, {"a": 41}, made=True), 2, 1)
+
+
+async def test_a_resume_whose_answer_was_lost_is_not_repeated() -> None:
+    async with stub(lambda _: RESET) as dispatcher:
+        client = RemoteClient(dispatcher.url)
+        with pytest.raises(ConnectionLost):
+            await client.flows.resume(7)
+        await client.close()
+    assert len(dispatcher.asked) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -175,7 +176,70 @@ def test_without_utf_8_the_drawing_is_ascii(ask: Asking) -> None:
     assert "*  extract" in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["show"])
+def test_flows_are_cancelled_and_what_goes_on_is_named(ask: Asking, db: Harness) -> None:
+    first = created(ask.dsn, node("a"), node("b", contract="phase27"), node("c", "a", "b"))
+    second = created(ask.dsn, *ETL)
+    done = ask.run("flows", "cancel", str(first.id), str(second.id), "404", "--reason", "wrong day", "--mode", "hard")
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        f"flow {first.id}: cancelling; 1 waiting nodes and 1 jobs cancelled or asked to stop",
+        f"flow {second.id}: cancelled; 2 waiting nodes and 1 jobs cancelled or asked to stop",
+    ]
+    left, refused = done.stderr.splitlines()
+    assert left.startswith("left: node b goes on: ")
+    assert refused == "FLOW_NOT_FOUND: no flow has the id 404. Next: tenure flows list"
+    assert {row["reason"] for row in db.sql("select reason from tenure.event")} == {"wrong day"}
+    (said,) = ask.said("flows", "cancel", str(first.id))
+    assert (said["flow"]["state"], said["waiting_count"], said["job_count"], [*said["left"]]) == (
+        "cancelling", 0, 0, ["b"],
+    )  # fmt: skip
+
+
+def test_flows_are_resumed_from_the_nodes_that_failed(ask: Asking) -> None:
+    made = created(ask.dsn, node("a"), node("b"), node("c", "a", "b"), on_failure="skip")
+    run(ask.dsn, fail)
+    text = ask.text("flows", "resume", str(made.id), "--node", "b")
+    again = ask.said("flows", "show", str(made.id))["nodes"][1]["job_id"]
+    assert text.splitlines() == [
+        f"flow {made.id}: running; runs b (job {again}) again", f"Next: tenure flows show {made.id}",
+    ]  # fmt: skip
+    run(ask.dsn, succeed)
+    (said,) = ask.said("flows", "resume", str(made.id))
+    assert (said["flow"]["state"], [*said["jobs"]], said["waiting_count"]) == ("running", ["a"], 1)
+    code, message = ask.refused("flows", "resume", str(made.id))
+    assert (code, "no node ended badly" in message) == ("FLOW_CONFLICT", True)
+    assert ask.refused("flows", "resume", str(made.id), "404", "--node", "a")[0] == "E-BAD-INPUT"
+    done = ask.run("flows", "resume", "404", "--json")
+    assert (done.returncode, json.loads(done.stdout)[0]["refused"]["code"]) == (1, "FLOW_NOT_FOUND")
+
+
+def test_why_of_a_node_names_the_parents_that_it_waits_for(ask: Asking) -> None:
+    parents = [node(f"p{n}") for n in range(7)]
+    made = created(ask.dsn, *parents, node("last", *(one.name for one in parents)), node("end", "last"))
+    run(ask.dsn, succeed, limit=1)
+    text = ask.text("jobs", "why", str(made.jobs["last"])).splitlines()
+    named = ", ".join(f"p{n} (queued, job {made.jobs[f'p{n}']})" for n in range(1, 6))
+    assert text == [
+        f"Job {made.jobs['last']} is node last of flow {made.id} (nightly) and waits for {named} and 1 more.",
+        "1 of its 7 parents have ended.",
+        f"Next: tenure flows show {made.id}",
+    ]
+    said = ask.said("jobs", "why", str(made.jobs["end"]))
+    assert (said["state"], said["role"]) == ("waiting", "waiting")
+    assert said["why"] == [
+        f"Job {made.jobs['end']} is node end of flow {made.id} (nightly) and waits for last (waiting)."
+    ]
+    for verb in ("show", "events"):
+        code, message = ask.refused("jobs", verb, str(made.jobs["end"]))
+        assert (code, "it waits for its parents" in message) == ("WAITING_FOR_PARENTS", True)
+    ask.run("flows", "cancel", str(made.id))
+    said = ask.said("jobs", "why", str(made.jobs["end"]))
+    assert (said["role"], said["next"]) == (
+        "done", [f"tenure flows show {made.id}", f"tenure flows resume {made.id}"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["show", "cancel", "resume"])
 def test_a_flow_that_does_not_exist_is_refused(ask: Asking, verb: str) -> None:
     assert ask.refused("flows", verb, "404") == (
         "FLOW_NOT_FOUND", "no flow has the id 404. Next: tenure flows list",

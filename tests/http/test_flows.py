@@ -188,14 +188,13 @@ def test_a_node_that_waits_says_so_and_names_its_parents(http: Caller) -> None:
     http.refused(f"{path}/cancel", {}, 409, "WAITING_FOR_PARENTS")
     why = http.get(f"{path}/why")
     assert (why["id"], why["state"], why["role"]) == (made["jobs"]["part"], "waiting", "waiting")
-    first = made["jobs"]["extract"]
-    assert why["why"] == [
-        f"It is node part of flow {made['id']} (nightly) and waits for extract (queued, job {first})."
-    ]
+    first, part, last = (made["jobs"][name] for name in ("extract", "part", "load"))
+    flow = f"flow {made['id']} (nightly)"
+    assert why["why"] == [f"Job {part} is node part of {flow} and waits for extract (queued, job {first})."]
     assert why["next"] == [f"GET {FLOWS}/{made['id']}", f"GET /api/v1/jobs/{first}/why"]
     end(http, result=[1, 2])
-    assert http.get(f"/api/v1/jobs/{made['jobs']['load']}/why")["why"] == [
-        f"It is node load of flow {made['id']} (nightly) and waits for part (2 of its jobs have not ended)."
+    assert http.get(f"/api/v1/jobs/{last}/why")["why"] == [
+        f"Job {last} is node load of {flow} and waits for part (2 of its jobs have not ended)."
     ]
     http.post(f"{FLOWS}/{made['id']}/cancel", {})
     ended = http.get(f"/api/v1/jobs/{made['jobs']['load']}/why")

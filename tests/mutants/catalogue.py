@@ -8,6 +8,7 @@ from tests.mutants import (
     in_connections,
     in_contracts,
     in_decisions,
+    in_flow_surfaces,
     in_flows,
     in_hosts,
     in_http,
@@ -57,6 +58,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_conformance,
         in_messages,
         in_flows,
+        in_flow_surfaces,
     )
     for mutant in part.MUTANTS
 )

@@ -42,7 +42,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "List, pause, resume, run schedules; show what is next.",
         {"schedules": "list_ show pause resume run next_ delete"},
     ),
-    "flows": ("List flows, and draw them.", {"flows": "list_ show"}),
+    "flows": ("List and draw flows, cancel and resume them.", {"flows": "list_ show cancel resume"}),
     "workers": ("List the workers.", {"workers": "list_"}),
     "outbox": ("Wake-ups for message queues: list, retry.", {"outbox": "list_ retry"}),
     "types": ("List, show and reset the options of job types.", {"types": "list_ show reset"}),

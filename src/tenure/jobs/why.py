@@ -112,7 +112,7 @@ def explain_node(waiting: WaitingNode) -> list[str]:
 
 def _node_sentences(waiting: WaitingNode) -> Iterator[str]:
     node = waiting.node
-    which = f"It is node {node.name} of flow {waiting.flow_id} ({waiting.flow})"
+    which = f"Job {node.job_id or node.id} is node {node.name} of flow {waiting.flow_id} ({waiting.flow})"
     if node.state == "waiting" and node.is_cleanup:
         yield f"{which}, a clean-up node: it runs when all other nodes have ended, and one of them badly."
     elif node.state == "waiting" and waiting.parents:
