@@ -41,7 +41,7 @@ from tenure.jobs.keyword_options import only_known_options
 from tenure.jobs.live_worker import LiveWorker, host_and_pid, module_name
 from tenure.jobs.outcome import Enqueued
 from tenure.middleware import Middleware, enqueue_through, run_without_waiting
-from tenure.settings import Settings
+from tenure.settings import Settings, parse_release
 from tenure.task import CHILD, Call, Task, Ticket
 
 if TYPE_CHECKING:
@@ -83,13 +83,15 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs):
         middleware: Sequence[Middleware] = (),
         settings: Settings | None = None,
         embedded: bool = True,
+        release: str | None = None,
     ) -> None:
         own = contracts_by_name(contracts)
         #: The contracts that this application knows, by name: the built-in ones and its own.
         self.contracts: Mapping[str, Contract] = {**BUILT_IN, **own}
         settings = Settings.load(contracts=self.contracts) if settings is None else settings
         settings = settings.with_dispatcher(dispatcher_url, key)
-        self.settings = settings if embedded else replace(settings, require_database=True)
+        settings = settings if embedded else replace(settings, require_database=True)
+        self.settings = settings if release is None else replace(settings, release=parse_release("release", release))
         self.name = None if name is None else _namespace(name)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.middleware = tuple(middleware)
@@ -326,7 +328,7 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs):
         worker = Worker(
             self.tasks, source, middleware=self.middleware, open_service_source=service_source, services=services,
             application=self.application, queues=queues, concurrency=concurrency, contracts=contracts, name=name,
-            poll=poll, grace=grace, schedules=fingerprints(self._schedules),
+            poll=poll, grace=grace, schedules=fingerprints(self._schedules), release=self.settings.release,
         )  # fmt: skip
         return worker
 

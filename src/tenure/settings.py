@@ -95,6 +95,8 @@ class Settings:
     sqs_queues: Mapping[str, str] = field(default_factory=dict)
     #: The wake-up of a job that still waits is published again after this time.
     rewake_ms: int = 60_000
+    #: The version of the application, which failures of its workers name.
+    release: str | None = None
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
@@ -240,6 +242,11 @@ def _text(name: str, text: str) -> str | None:
     return text or None
 
 
+def parse_release(name: str, text: str | None) -> str | None:
+    """Return the version of an application; refuses one that is too long or cannot be stored."""
+    return check_name("release", text) if text else None
+
+
 def _admin_key(name: str, text: str) -> str | None:
     if 0 < len(text) < _MIN_KEY_LENGTH:
         raise BadInput(
@@ -309,4 +316,5 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "TENURE_INTERNAL_RUN": ("internal_run", _FLAG),
     "TENURE_LOG_FORMAT": ("log_format", _one_of({"": "text", "text": "text", "json": "json"})),
     "TENURE_ADMIN_KEY": ("admin_key", _admin_key),
+    "TENURE_RELEASE": ("release", parse_release),
 }

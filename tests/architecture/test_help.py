@@ -66,7 +66,7 @@ def test_the_decorator_has_the_options_that_its_type_has() -> None:
 
 
 def test_the_worker_of_an_app_has_the_defaults_of_the_worker() -> None:
-    by_the_app = {"middleware", "services", "open_service_source", "application", "schedules"}
+    by_the_app = {"middleware", "services", "open_service_source", "application", "schedules", "release"}
     own = {name: default for name, default in options(Worker).items() if name not in by_the_app}
     assert options(App.worker) == {**own, "upkeep": True, "wakeups": True, "sqs": None}
     assert options(App.run_worker) == {"until_idle": False, **options(App.worker)}

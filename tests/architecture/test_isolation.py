@@ -36,6 +36,13 @@ insert into tenure.key (tenant_id, key, verb, hash) values ('default', 'k', 'enq
 insert into tenure.dead_letter (job_id, contract, tenant_id, type, reason_code, last_error, counter, claims,
                                 correlation_id, trace_id, failed_at)
     values (1, 'standard', 'default', 't', 'r', '{}', 1, 1, 'c', 't', now());
+insert into tenure.dead_letter_group (letters, open, first_seen, last_seen, last_letter, fingerprint, contract,
+                                      tenant_id, type, release, reason_code, error_type, message)
+    values (1, 1, now(), now(), 1, 'f', 'standard', 'default', 't', '', 'r', 'e', 'm');
+insert into tenure.dead_letter_cause (letter_id, group_id, status, fingerprint) values (1, 1, 'open', 'f');
+insert into tenure.operation (of_letters, verb, query, created_by) values (false, 'cancel', '', 'a');
+insert into tenure.operation_item (operation_id, item_id, seen) values (1, 1, 's');
+insert into tenure.operation_batch (operation_id, done, skipped) values (1, 1, '{}');
 insert into tenure.effect (job_id, node, claims, at) values (1, 'n', 1, now());
 insert into tenure.outbox (job_id, contract) values (1, 'standard');
 insert into tenure.published_queue (queue, url, fill_end) values ('q', 'https://queue.example/1', 0);

@@ -221,3 +221,21 @@ def test_a_letter_that_is_no_number_is_refused_before_anything_is_started(
     wanted = (1, "", "E-BAD-INPUT: dead letter must be a whole number, not '4x'\n")
     assert at_once("dlq", command, "4x", *_CALLS[command], "--json") == wanted
     assert at_once("dlq", "list", "--after", "4x")[2].startswith("E-BAD-INPUT: after must be a whole number")
+
+
+async def test_groups_show_causes_and_then_one_of_them(store: Store, ask: Asking) -> None:
+    letters = [await letter(store) for _ in range(3)]
+    assert "3 changes of dead letters are not counted yet" in ask.run("dlq", "groups").stderr
+    while await store.groups.count_changes():
+        pass
+    said = ask.said("dlq", "groups")
+    (group,) = said["groups"]
+    assert (group["open"], group["letters"], group["letter_id"], said["uncounted"]) == (3, 3, str(letters[-1].id), 0)
+    shown = ask.run("dlq", "groups", "--tenant", "acme")
+    assert shown.stdout.splitlines()[1].startswith(f"{group['fingerprint']}  3     3 ")
+    assert shown.stderr == f"Next: tenure dlq groups {group['fingerprint']}\n"
+    card = ask.text("dlq", "groups", group["fingerprint"])
+    assert f"group {group['fingerprint']}: ValidationError [BROKEN]: broken for good" in card
+    assert re.search(r"releases +unknown: 3 open of 3$", card, re.MULTILINE)
+    assert ask.said("dlq", "groups", "--tenant", "zeta")["groups"] == []
+    assert ask.refused("dlq", "groups", "nope")[0] == "DLQ_GROUP_NOT_FOUND"

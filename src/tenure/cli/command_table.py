@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "Find and explain jobs; cancel, move or rerun them.",
         {"jobs.read": "list_ show events why", "jobs.change": "cancel transition requeue move"},
     ),
-    "dlq": ("Dead letters: jobs that were set aside.", {"dlq": "list_ show requeue discard approve"}),
+    "dlq": ("Dead letters: jobs that were set aside.", {"dlq": "list_ show groups requeue discard approve"}),
     "queues": ("List queues, pause and resume them.", {"queues": "list_ pause resume"}),
     "schedules": (
         "List, pause, resume, run schedules; show what is next.",

@@ -1,4 +1,4 @@
-"""`tenure dlq`: list and show dead letters, rerun or discard them; some contracts need two people for a discard."""
+"""`tenure dlq`: list and show dead letters and their causes, rerun or discard them; some discards need two people."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenure.cli.command import Output, Store, command, requeued, table_output
-from tenure.cli.options import Actor, Limit, OnlyContract, OnlyTenant, id_parser, os_user
+from tenure.cli.options import Actor, Limit, OnlyContract, OnlyTenant, OnlyType, id_parser, os_user
 from tenure.cli.output import card, document, timestamp
 from tenure.jobs.formats import describe_failure
 from tenure.jobs.why import dead_letter_commands
 
 if TYPE_CHECKING:
     from tenure.postgres.dead_letters import DeadLetter
+    from tenure.postgres.letter_groups import LetterGroup
 
 
 class Status(StrEnum):
@@ -27,6 +28,9 @@ class Status(StrEnum):
 
 
 _HEAD = ("id", "job", "contract", "tenant", "type", "reason", "status", "set aside (UTC)", "error")
+_GROUP_HEAD = ("group", "open", "all", "first (UTC)", "last (UTC)", "types", "tenants", "releases", "error")
+_Group = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Show this group in full.")]
+_AllGroups = Annotated[bool, typer.Option("--all", help="Also groups without an open dead letter.")]
 _Letter = Annotated[
     int, typer.Argument(metavar="LETTER", help="The dead letter's id.", parser=id_parser("dead letter"))
 ]
@@ -62,6 +66,29 @@ async def show(store: Store, letter_id: _Letter) -> Output:
     """Show a dead letter: the job, the reason, and the decision about it."""
     letter = await store.letters.show(letter_id)
     return Output(letter.fields(), _card(letter))
+
+
+@command
+async def groups(
+    store: Store,
+    group: _Group = None,
+    contract: OnlyContract = None,
+    tenant: OnlyTenant = None,
+    type_: OnlyType = None,
+    all_: _AllGroups = False,
+    limit: Limit = 50,
+) -> Output:
+    """List the causes of dead letters, or show one: counts, first and last, an example, by release and tenant."""
+    if group is not None:
+        found = await store.groups.show(group, tenant_id=tenant)
+        return Output(found.fields(), _group_card(found))
+    causes = await store.groups.list(contract=contract, tenant_id=tenant, type=type_, closed=all_, limit=limit)
+    uncounted = await store.groups.uncounted()
+    notes = [f"{uncounted:,} changes of dead letters are not counted yet: upkeep does that"] if uncounted else []
+    if causes:
+        notes.append(f"Next: tenure dlq groups {causes[0].fingerprint}")
+    data = {"groups": [one.fields() for one in causes], "uncounted": uncounted}
+    return table_output(data, _GROUP_HEAD, map(_group_row, causes), "no open dead letters", notes)
 
 
 @command
@@ -133,3 +160,37 @@ def _discard(letter: DeadLetter) -> str | None:
         at = letter.discard_approved_at or letter.updated_at
         text += f", approved by {letter.discard_approved_by} at {timestamp(at)} UTC"
     return f"{text}: {letter.discard_reason}"
+
+
+def _group_row(group: LetterGroup) -> tuple[Any, ...]:
+    code = f" [{group.code}]" if group.code else ""
+    return (
+        group.fingerprint, f"{group.open:,}", f"{group.letters:,}", group.first_seen, group.last_seen,
+        *(_named_parts(group, axis, 2) for axis in ("type", "tenant", "release")),
+        f"{group.error_type}{code}: {group.message}",
+    )  # fmt: skip
+
+
+def _named_parts(group: LetterGroup, axis: str, at_most: int) -> str:
+    """The first types, tenants or releases of a group, and how many more there are."""
+    parts = group.parts(axis)
+    more = len(parts) + group.others(axis) - at_most
+    named = ", ".join(part.value or "unknown" for part in parts[:at_most])
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _group_card(group: LetterGroup) -> Iterator[str]:
+    code = f" [{group.code}]" if group.code else ""
+    rows: list[tuple[str, str | None]] = [
+        ("dead letters", f"{group.open:,} open of {group.letters:,}"),
+        ("seen", f"first {timestamp(group.first_seen)}, last {timestamp(group.last_seen)} UTC"),
+        ("reason", group.reason_code),
+        *(
+            (f"{axis}s" if n == 0 else " ", f"{part.value or 'unknown'}: {part.open:,} open of {part.letters:,}")
+            for axis in ("contract", "type", "tenant", "release")
+            for n, part in enumerate(group.parts(axis)[:20])
+        ),
+        ("example", f"dead letter {group.letter_id}: {describe_failure(group.last_error)}"),
+    ]
+    steps = [f"tenure dlq show {group.letter_id}", f"tenure dlq requeue group:{group.fingerprint} --dry-run"]
+    return card(f"group {group.fingerprint}: {group.error_type}{code}: {group.message}", rows, steps, group.last_error)

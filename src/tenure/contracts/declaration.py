@@ -39,7 +39,7 @@ REQUESTABLE_TRIGGERS = ("start", "succeed", "cancel", "dead_letter", "fatal", "p
 #: Words that mean something else in the log or in a call, so that no decision may be named so.
 RESERVED = frozenset({
     "fail", "reap", "transition", "compensate", "compensating", "compensated", "heartbeat", "renewed",
-    "cancel_requested", "queue_changed", "made",
+    "cancel_requested", "queue_changed", "retried_now", "made",
 })  # fmt: skip
 
 Due = Literal["keep", "now", "backoff", "given"]
@@ -177,6 +177,8 @@ class Contract:
     #: Environment variable → number (`lease_ms`, `heartbeat_ms`, `max_attempts`, `backoff_base_ms`, `backoff_cap_ms`).
     knobs: Mapping[str, str] = field(default_factory=dict)
     alerts: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether a person may let a job that waits for its retry run before its time.
+    early_retry: bool = True
 
     def __post_init__(self) -> None:
         from tenure.contracts.default_views import default_events, default_views
@@ -298,6 +300,7 @@ class Contract:
         """Return what registration freezes: everything except the numbers that settings may change."""
         declared = self.describe()
         del declared["title"], declared["alerts"]
+        declared.pop("early_retry", None)
         del declared["lease"]["default_ms"], declared["budget"]["default"]
         del declared["backoff"]["base_ms"], declared["backoff"]["cap_ms"]
         if declared["lease"]["heartbeat"]:

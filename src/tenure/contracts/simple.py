@@ -30,6 +30,7 @@ SIMPLE = Contract(
     ),
     retryable=Retryable("any"),
     cancel_modes=("soft",),
+    early_retry=False,  # "MUST NOT make the task due before the new eta"
     views=(
         view("tasks", "jobs",
             "id status=state type queue tenant_id=tenant payload attempts=counter max_retries=limit eta=due error "

@@ -28,7 +28,7 @@ _ALWAYS_STORED = (
 
 
 def to_description(contract: Contract) -> dict[str, Any]:
-    """Return a contract as JSON values. Empty `optional` keys of events are omitted, so older releases can read it."""
+    """Return a contract as JSON values. Parts that older releases do not know are omitted where they say nothing."""
     described: dict[str, Any] = _stored(contract)
     return described
 
@@ -39,6 +39,8 @@ def _stored(value: Any) -> Any:
         names = {field.name: spans.get(field.name, field.name) for field in fields(value)}
         if isinstance(value, Event) and not value.optional:
             del names["optional"]
+        if isinstance(value, Contract) and value.early_retry:
+            del names["early_retry"]
         return {stored: _stored(getattr(value, stored)) for stored in names.values()}
     if isinstance(value, Mapping):
         return {str(name): _stored(part) for name, part in value.items()}

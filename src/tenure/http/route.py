@@ -48,8 +48,18 @@ class SchedulePath(BaseModel):
     ]
 
 
+class GroupPath(BaseModel):
+    """The path of a route about one cause of dead letters."""
+
+    group: Annotated[
+        str, Field(max_length=LENGTHS["group"], description="The cause's fingerprint.", examples=["9f2c41d07ab1e635"])
+    ]
+
+
 _PATHS: Mapping[str, type[BaseModel]] = {
-    name: model for model in (JobPath, FlowPath, LetterPath, ContractPath, SchedulePath) for name in model.model_fields
+    name: model
+    for model in (JobPath, FlowPath, LetterPath, ContractPath, SchedulePath, GroupPath)
+    for name in model.model_fields
 }
 
 

@@ -144,6 +144,8 @@ _FLOWS = (
 )  # fmt: skip
 _LETTERS = (
     Route("GET", "/api/v1/dlq/items", dead_letters.list_letters, _READ_LETTERS, dead_letters.LetterPage),
+    Route("GET", "/api/v1/dlq/groups", dead_letters.list_groups, _READ_LETTERS, dead_letters.GroupList),
+    Route("GET", "/api/v1/dlq/groups/{group}", dead_letters.show_group, _READ_LETTERS, dead_letters.Group),
     Route("GET", _LETTER, dead_letters.show_letter, _READ_LETTERS, dead_letters.Letter),
     Route("POST", f"{_LETTER}/requeue", dead_letters.requeue_letter, _OPERATE, dead_letters.LetterRequeued),
     Route("POST", f"{_LETTER}/discard", dead_letters.discard_letter, _APPROVE, dead_letters.Letter),

@@ -185,6 +185,8 @@ class Failure:
     stack: str | None = None
     stage: str | None = None
     retryable: bool | None = None
+    #: The version of the application whose worker it happened in.
+    release: str | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -207,7 +209,14 @@ class Failure:
 
     def facts(self, *, in_ascii: bool = False) -> Mapping[str, Any]:
         """Return the known fields as JSON values; in ASCII for a database whose encoding has no other characters."""
-        limits = {"type": 200, "message": _LONGEST_MESSAGE, "code": 200, "stack": _LONGEST_STACK, "stage": 200}
+        limits = {
+            "type": 200,
+            "message": _LONGEST_MESSAGE,
+            "code": 200,
+            "stack": _LONGEST_STACK,
+            "stage": 200,
+            "release": 200,
+        }
         encoding = "ascii" if in_ascii else "utf-8"
         texts = {name: _storable(getattr(self, name), longest, encoding) for name, longest in limits.items()}
         return {name: value for name, value in (*texts.items(), ("retryable", self.retryable)) if value is not None}

@@ -18,7 +18,7 @@ _ACTIONS = {
 }  # fmt: skip
 
 #: Facts that are logged under every contract without a state change.
-OPERATOR_FACTS = ("queue_changed", "replaced")
+OPERATOR_FACTS = ("queue_changed", "replaced", "retried_now")
 
 
 @dataclass(frozen=True, slots=True)

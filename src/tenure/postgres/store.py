@@ -27,6 +27,7 @@ from tenure.postgres.enqueue import EnqueueVerbs
 from tenure.postgres.flows import Flows
 from tenure.postgres.hold import HolderVerbs
 from tenure.postgres.job_types import JobTypes
+from tenure.postgres.letter_groups import LetterGroups
 from tenure.postgres.live_workers import Workers
 from tenure.postgres.operate import OperatorVerbs
 from tenure.postgres.outbox import Outbox
@@ -46,6 +47,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
     def __init__(self, engine: Engine, max_bytes: int = validation.MAX_BYTES) -> None:
         super().__init__(engine, max_bytes)
         self.letters = DeadLetters(engine, max_bytes)
+        self.groups = LetterGroups(engine)
         self.keys = ApiKeys(engine)
         self.types = JobTypes(engine)
         self.queues = Queues(engine)

@@ -30,6 +30,10 @@ class PendingWork(NamedTuple):
     flows_ended: bool
     #: Whether events wait for subscriptions; of generations that are not current too.
     events_wait: bool
+    #: Whether dead letters are not counted yet in their groups.
+    letters_changed: bool
+    #: Whether a batch of an operation on many jobs may run.
+    operations_wait: bool
     #: Whether a rollback has not cancelled the jobs that wait to write to what it left.
     rolling_back: bool
     #: The shortest lease in use, in seconds.
@@ -93,10 +97,10 @@ class UpkeepWork(EngineUser):
             known = [bound.claim for contract in registry.contracts() for bound in registry.versions(contract.name)]
             values = {name: [claim[name] for claim in known] for name in _COLUMNS}
             (row,) = yield statement("read_upkeep_needs", values)
-            at, settle, reap, promote, next_fire_at, flows, events, rollbacks, lease, registered, *moved = row
+            at, settle, reap, promote, next_fire_at, *pending, lease, registered, dead, changed, vacuumed_ago = row
             if registered == self._registered:
                 sets = (frozenset(settle), frozenset(reap), frozenset(promote))
-                return PendingWork(at, *sets, next_fire_at, flows, events, rollbacks, lease or 0.0, *moved)
+                return PendingWork._make((at, *sets, next_fire_at, *pending, lease or 0.0, dead, changed, vacuumed_ago))
                 # A contract was registered since: look for its jobs too.
             yield from registry.load()
             self._registered = registered

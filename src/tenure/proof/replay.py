@@ -181,7 +181,7 @@ class _Player:
         """Repeat a holder's call."""
         store, facts = self.store, event.facts or {}
         error = facts.get("error") or {}
-        names = ("type", "code", "stack", "stage", "retryable")
+        names = ("type", "code", "stack", "stage", "retryable", "release")
         failure = Failure(str(error.get("message", "")), **{name: error[name] for name in names if name in error})
         trigger = facts.get("ends_by", "fatal") if event.trigger == "compensating" else event.trigger
         verbs: dict[str, Callable[[], Awaitable[Any]]] = {

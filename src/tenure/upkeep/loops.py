@@ -44,6 +44,7 @@ from tenure.upkeep.rounds import (
     deletions,
     finish_rollbacks,
     fire_due,
+    group_letters,
     report_moves,
     route_events,
 )
@@ -231,6 +232,8 @@ class Upkeep:
             self._group.create_task(self._run_alone("advance flows", partial(advance_flows, self._store)))
         if pending.events_wait and self._begin("route events"):
             self._group.create_task(self._run_alone("route events", partial(route_events, self._store)))
+        if pending.letters_changed and self._begin("group letters"):
+            self._group.create_task(self._run_alone("group letters", partial(group_letters, self._store)))
         if pending.rolling_back and self._begin("finish rollbacks"):
             self._group.create_task(self._run_alone("finish rollbacks", partial(finish_rollbacks, self._store)))
         return Report("look", 0)

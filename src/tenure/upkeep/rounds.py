@@ -59,6 +59,7 @@ async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
     yield await _report("advance flows", None, advance_flows(store))
     yield await _report("route events", None, route_events(store))
     yield await _report("finish rollbacks", None, finish_rollbacks(store))
+    yield await _report("group letters", None, group_letters(store))
     yield await _report("cancel expired", None, store.cancel_expired())
     for part, delete in deletions(store, keep).items():
         yield await _report(part, None, delete())
@@ -124,6 +125,15 @@ async def route_events(store: Store) -> Report:
         if not done.events:
             trouble = "; ".join(f"subscription {one}: {why}" for one, why in troubles.items())
             return Report("route events", events, None, trouble or None)
+
+
+async def group_letters(store: Store) -> Report:
+    """Count dead letters that were written or decided in the groups of their causes, batch after batch."""
+    done = last = await store.groups.count_changes()
+    while last:
+        last = await store.groups.count_changes()
+        done += last
+    return Report("group letters", done)
 
 
 async def finish_rollbacks(store: Store) -> Report:

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -130,6 +131,7 @@ class Reports:
     def __init__(self, parts: SharedParts, release: Callable[[RunningJob], None]) -> None:
         self._source, self._slots, self._middleware = parts.source, parts.slots, parts.middleware
         self._release = release
+        self._app_release = parts.release
         # In this context, and not in that of the handler whose success starts a batch.
         self._successes: Batcher[tuple[RunningJob, Returned], Moved] = Batcher(
             self._send_successes, on_answers=self._on_success_answers, context=copy_context()
@@ -305,6 +307,8 @@ class Reports:
         """Report a failure, undo the effects that the answer names, and log the decision."""
         outcome: Outcome
         undo: Failure | None = None
+        if self._app_release is not None:
+            failure = replace(failure, release=self._app_release)
         try:
             outcome, undo = await self._undo_effects(running, await self.call("fail", running, failure=failure))
         except Refused as refused:

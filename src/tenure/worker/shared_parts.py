@@ -62,3 +62,5 @@ class SharedParts:
     slots: Slots
     #: The jobs that it holds.
     heartbeats: HeartbeatLoop
+    #: The version of its application; None: unknown.
+    release: str | None = None

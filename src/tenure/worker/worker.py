@@ -85,6 +85,7 @@ class Worker:
         open_service_source: Callable[[], Awaitable[JobSource]] | None = None,
         application: str | None = None,
         schedules: Mapping[str, str] | None = None,
+        release: str | None = None,
     ) -> None:
         self.tasks = tasks
         self.queues = tuple(queues or dict.fromkeys(task.given.queue for task in tasks.values())) or ("default",)
@@ -99,6 +100,7 @@ class Worker:
         self._middleware = tuple(middleware)
         self._open_source = open_source
         self._heartbeats = HeartbeatLoop()
+        self._release = release
         self._application, self._schedules = application, dict(schedules or {})
         self._services = services
         self._service = ServiceThread(open_service_source or open_source)
@@ -153,7 +155,9 @@ class Worker:
             self._slots.concurrency, declares=tuple(task.type for task in self.tasks.values() if task.type is not None),
             schedules=self._schedules,
         )  # fmt: skip
-        parts = SharedParts(source, live_worker, contracts, self.tasks, self._middleware, self._slots, self._heartbeats)
+        parts = SharedParts(
+            source, live_worker, contracts, self.tasks, self._middleware, self._slots, self._heartbeats, self._release
+        )
         self._runs = runs = JobRuns(parts, on_ended=(lambda: claim_loop.poll_soon()) if until_idle else None)
         services = list(self._services)
         claim_loop: ClaimLoop | ReceiveLoop

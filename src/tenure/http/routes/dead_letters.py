@@ -86,6 +86,55 @@ class LetterPage(BaseModel):
     next: fields.Id | None = described("The cursor of the next page; null: this is the last page.")
 
 
+class GroupFilter(BaseModel):
+    """The query of a list of causes."""
+
+    contract: str | None = optional("Only this contract; default all.", max_length=LENGTHS["contract"])
+    tenant_id: str | None = optional("Only this tenant; default the key's, or all.", max_length=LENGTHS["tenant_id"])
+    type: str | None = optional("Only this job type; default all.", max_length=LENGTHS["type"])
+    closed: bool = described("Whether to list causes without an open dead letter too.", default=False)
+    limit: fields.Limit = 50
+
+
+class GroupPart(BaseModel):
+    """The dead letters of a cause in one contract, type, tenant or release."""
+
+    value: str | None = described("Its name; null: the release is unknown.", examples=["2026.11.2"])
+    letters: int = described("All that were ever written.", examples=[17])
+    open: int = described("Those about which nothing is decided.", examples=[12])
+    first_seen: datetime = described("When the first one was written.")
+    last_seen: datetime = described("When the last one was written.")
+
+
+class Group(BaseModel):
+    """The dead letters of one cause."""
+
+    fingerprint: str = described(
+        "Its name; a search finds its dead letters as `group:…`.", examples=["9f2c41d07ab1e635"]
+    )
+    letters: int = described("All dead letters that were ever written.", examples=[1700])
+    open: int = described("Those about which nothing is decided.", examples=[1200])
+    first_seen: datetime = described("When the first one was written.")
+    last_seen: datetime = described("When the last one was written.")
+    letter_id: fields.LetterId
+    reason_code: str = described("Why the example was set aside.", examples=["permanent_error"])
+    error_type: str = described("The type of the error.", examples=["PermanentError"])
+    code: str | None = described("The error's own code; null: none.")
+    message: str = described("The example's message without its data.", examples=["no address for user <n>"])
+    contracts: list[GroupPart] = described("The counts by contract, the ten with the most open ones.")
+    types: list[GroupPart] = described("The counts by job type, the ten with the most open ones.")
+    tenants: list[GroupPart] = described("The counts by tenant, the ten with the most open ones.")
+    releases: list[GroupPart] = described("The counts by release, the ten with the most open ones.")
+    last_error: Any = described("The example's error, with its traceback.", examples=[{"type": "PermanentError"}])
+
+
+class GroupList(BaseModel):
+    """Causes, those with the most open dead letters first."""
+
+    groups: list[Group] = described("The causes.")
+    uncounted: int = described("Changes of dead letters that upkeep has not counted yet, up to 10,000.", examples=[0])
+
+
 class LetterRequeued(BaseModel):
     """A dead letter that runs again as a new job."""
 
@@ -120,6 +169,21 @@ async def list_letters(request: ApiRequest, query: LetterFilter) -> dict[str, An
 async def show_letter(request: ApiRequest) -> dict[str, Any]:
     """A dead letter: the job that was set aside, why, and what was decided about it."""
     return response.dead_letter(await _find(request))
+
+
+async def list_groups(request: ApiRequest, query: GroupFilter) -> dict[str, Any]:
+    """The causes of dead letters, each with its counts by type, tenant and release, and an example."""
+    filters = query.model_dump(exclude={"tenant_id"})
+    groups = request.calls.store.groups
+    found = await groups.list(**filters, tenant_id=request.caller.resolve_tenant(query.tenant_id))
+    uncounted = 0 if request.caller.tenant else await groups.uncounted()
+    return {"groups": [group.fields() for group in found], "uncounted": uncounted}
+
+
+async def show_group(request: ApiRequest) -> dict[str, Any]:
+    """One cause of dead letters, with all its counts."""
+    tenant = request.caller.tenant
+    return (await request.calls.store.groups.show(request.path_text, tenant_id=tenant)).fields()
 
 
 async def requeue_letter(request: ApiRequest, body: Requeue) -> dict[str, Any]:

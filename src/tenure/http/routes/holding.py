@@ -98,10 +98,13 @@ class FailureFacts(RequestBody):
     stack: Annotated[StrictStr, Field(max_length=1_000_000)] | None = optional("The stack trace; default none.")
     stage: fields.Stage | None = optional("The stage of the work; default none.")
     retryable: StrictBool | None = optional("Whether a retry could help; default: the contract decides by the type.")
+    release: Annotated[StrictStr, fields.text("release")] | None = optional(
+        "The version of the application in which it happened; default none."
+    )
 
     def failure(self) -> Failure:
         """The failure that these facts describe."""
-        return Failure(self.message, self.type, self.code, self.stack, self.stage, self.retryable)
+        return Failure(self.message, self.type, self.code, self.stack, self.stage, self.retryable, self.release)
 
 
 class Fail(KeyedProof):

@@ -6,6 +6,9 @@ grant insert, update, delete on tenure.flow, tenure.flow_node, tenure.flow_end t
 grant insert, update, delete on tenure.dataset, tenure.dataset_generation, tenure.dataset_batch, tenure.dataset_row,
     tenure.dataset_scope, tenure.dataset_pin, tenure.dataset_output, tenure.dataset_subscription, tenure.dataset_event,
     tenure.dataset_delivery, tenure.dataset_switch, tenure.dataset_switched to tenure_app;
+grant insert, update, delete on tenure.operation, tenure.operation_item, tenure.operation_batch to tenure_app;
+grant insert, update on tenure.dead_letter_group, tenure.dead_letter_cause to tenure_app;
+grant insert, delete on tenure.dead_letter_change to tenure_app;
 grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
 grant update (facts) on tenure.event to tenure_app;
 grant update (compensated_at) on tenure.effect to tenure_app;
