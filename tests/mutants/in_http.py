@@ -12,7 +12,7 @@ MUTANTS = (
         "A dead letter that there is not is answered with 409",
         "http/error_response.py",
         '_NOT_FOUND = frozenset({"DLQ_ITEM_NOT_FOUND", ',
-        '_NOT_FOUND = frozenset({',
+        "_NOT_FOUND = frozenset({",
         (f"{_CODES}::test_a_dead_letter_that_there_is_not_is_404_to_every_verb",),
     ),
     Mutant(
