@@ -22,6 +22,7 @@ ABOUT_ALL = {
     ("POST", "/api/v1/queues/pause"),
     ("POST", "/api/v1/queues/resume"),
     ("GET", "/api/v1/workers"),
+    ("GET", "/api/v1/doctor"),
 }
 
 
@@ -256,6 +257,7 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("POST", _V1 + "queues/resume"): lambda _: Asked("", {"queue": "paused"}),
     ("GET", _JOB + "why"): lambda w: Asked(w.job()),
     ("GET", _V1 + "workers"): lambda _: Asked(""),
+    ("GET", _V1 + "doctor"): lambda _: Asked(""),
     ("PUT", _V1 + "schedules"): lambda _: Asked(
         "", {"application": "shop", "declared_by": "w", "schedules": [{**_TIMES, "name": "nightly", "job": _SCHEDULED}]}
     ),

@@ -15,6 +15,7 @@ from tenure.errors import BadInput, Busy
 from tenure.jobs.job import Failure, NewJob
 from tenure.postgres import connect
 from tenure.postgres.connect import probe_dsn, session_settings
+from tenure.postgres.doctor.examination import examine
 from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tests.harness import Harness
@@ -47,6 +48,15 @@ async def test_a_store_finds_out_by_itself_that_a_pooler_stands_in_between(dsn: 
     address, behind_pooler = await probe_dsn(pooled_dsn)
     assert behind_pooler
     assert "options" not in address
+
+
+async def test_doctor_asks_for_the_address_behind_the_pooler(dsn: str, pooled_dsn: str) -> None:
+    assert "direct-address-missing" not in {found.code for found in await examine(dsn)}
+    found = await examine(pooled_dsn)
+    assert "direct-address-missing" in {one.code for one in found}
+    assert "check-failed" not in {one.code for one in found}
+    found = await examine(pooled_dsn, direct_url=dsn)
+    assert not {"direct-address-missing", "direct-address-wrong"} & {one.code for one in found}
 
 
 async def test_a_pooler_that_swallows_the_settings_is_noticed_too(server: str, dsn: str) -> None:

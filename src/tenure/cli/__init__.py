@@ -6,7 +6,7 @@ command imports what it needs when it runs: `tenure --help` loads no library but
 
     services/     worker, serve, upkeep, dev: they run until they are stopped
     jobs/  contracts/  dlq  queues  schedules  flows  workers  types  keys  outbox   groups of commands
-    migrate  enqueue  verify (and replay)  demo  openapi  conformance   single commands
+    migrate  enqueue  doctor  verify (and replay)  demo  openapi  conformance   single commands
     command_table                                             the names of all commands, and their modules
     command  options  output  import_target                   shared by the commands
 """

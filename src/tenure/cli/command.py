@@ -33,11 +33,12 @@ class Output:
     data: Any
     lines: str | Iterable[str] = ()
     notes: Iterable[str] = ()
-    #: Whether the command exits with 1.
+    #: Whether the command failed, and its exit code then.
     failed: bool = False
+    exit_code: int = 1
 
     def print(self, in_json: bool) -> None:
-        """Print the data as JSON, or else the lines and the notes; exits with 1 when the command failed."""
+        """Print the data as JSON, or else the lines and the notes; exits with its code when the command failed."""
         if in_json:
             print(dump_json(self.data), flush=True)
         else:
@@ -45,7 +46,7 @@ class Output:
             print(text, end="\n" if text else "", flush=True)
             note("\n".join(self.notes))
         if self.failed:
-            raise typer.Exit(1)
+            raise typer.Exit(self.exit_code)
 
 
 def table_output(

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "migrate": ("Create or upgrade the schema and register the contracts.", "migrate:migrate"),
     "demo": ("Run jobs, kill workers, and check that nothing was lost.", "demo:demo"),
     "dev": ("Run everything on this machine: database, API, worker.", "services.dev:dev"),
+    "doctor": ("Find what is wrong with a database, its server and its workers.", "doctor:doctor"),
     "verify": ("Audit a live database against its contracts.", "verify:verify"),
     "replay": ("Run recorded jobs again and compare.", "verify:replay"),
     "worker": ("Run the tasks of an application.", "services.worker:worker"),

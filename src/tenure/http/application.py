@@ -123,9 +123,15 @@ class Application:
     keyring: Keyring
 
     def __init__(
-        self, routes: Iterable[Route], *, internal_run: bool = False, max_body_bytes: int = MAX_BODY_BYTES
+        self,
+        routes: Iterable[Route],
+        *,
+        internal_run: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        direct_url: str | None = None,
     ) -> None:
         self.routes = tuple(routes)
+        self.direct_url = direct_url
         self.internal_run = internal_run
         self._max_body_bytes = max_body_bytes
         self._is_connected = False

@@ -77,8 +77,9 @@ class Dispatcher:
         self._stopping = asyncio.Event()
         self._server: _Server | None = None
         self._application = Application(
-            ROUTES, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes
-        )
+            ROUTES, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes,
+            direct_url=settings.direct_url,
+        )  # fmt: skip
         self._connecting: asyncio.Task[tuple[Store, Keyring] | None] | None = None
         self._store: Store | None = None
         self._stop_requested = False

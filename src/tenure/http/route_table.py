@@ -117,6 +117,7 @@ _OPERATORS = (
     Route("POST", f"{_QUEUES}/pause", operators.pause_queue, _OPERATE, operators.QueueChanged),
     Route("POST", f"{_QUEUES}/resume", operators.resume_queue, _OPERATE, operators.QueueChanged),
     Route("GET", "/api/v1/workers", operators.list_workers, _OPERATE, operators.WorkerList),
+    Route("GET", "/api/v1/doctor", health.doctor, _OPERATE, health.Examination),
 )
 _SCHEDULE_ROUTES = (
     Route("PUT", _SCHEDULES, schedules.declare_schedules, _WORK, schedule_models.SchedulesDeclared),

@@ -93,6 +93,8 @@ class Engine:
         self._next_registry_read = monotonic() + _REGISTRY_S
         #: True: the address asks for the primary, so a read-only connection is replaced.
         self._requires_primary = False
+        #: The address it was connected by; None on a caller's pool.
+        self.dsn: str | None = None
         self.registry = registry
         self.wakeups = Wakeups(self.run, on=wake)
 
@@ -132,7 +134,7 @@ class Engine:
         )  # fmt: skip
         settings = session_settings(statement_ms) if behind_pooler else None
         engine = cls(pool, registry, shared_settings=settings, wake=wake)
-        engine._opened = opened
+        engine.dsn, engine._opened = dsn, opened
         engine._calls.slots = asyncio.Semaphore(slots)
         if heartbeats:
             # Never replaced because of its age: on a full server another client might take its place.

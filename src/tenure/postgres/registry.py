@@ -28,8 +28,9 @@ class Registry:
     """Bound contracts by (name, version), and the newest version of each name."""
 
     def __init__(self, numbers: ContractNumbers | None = None) -> None:
-        self._numbers = numbers or {}
-        for name, given in self._numbers.items():  # refuses a bad number at start, before a job needs it
+        #: The numbers that this process sets.
+        self.numbers = numbers or {}
+        for name, given in self.numbers.items():  # refuses a bad number at start, before a job needs it
             if name in BUILT_IN:
                 BUILT_IN[name].with_numbers(given)
         self._bound: dict[tuple[str, str], BoundContract] = {}
@@ -52,7 +53,7 @@ class Registry:
                     self._unreadable[name, version] = str(error)
                     continue
             self._newest[name] = version  # rows come oldest first
-        for name in self._numbers.keys() - self._newest.keys() - self._unknown:
+        for name in self.numbers.keys() - self._newest.keys() - self._unknown:
             self._unknown.add(name)
             _log.warning(
                 "TENURE_%s_… sets numbers of contract %s, which is not registered. Next: correct it, or register that",
@@ -61,7 +62,7 @@ class Registry:
 
     def add(self, contract: Contract) -> None:
         """Add a contract, with this process's numbers."""
-        ours = contract.with_numbers(self._numbers.get(contract.name, {}))
+        ours = contract.with_numbers(self.numbers.get(contract.name, {}))
         self._bound[contract.name, contract.version] = BoundContract(ours, self.installation)
         self._newest[contract.name] = contract.version
 

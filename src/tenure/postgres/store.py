@@ -6,6 +6,7 @@
     store.workers    live workers        store.watch    the work of upkeep
     store.schedules  schedules            store.flows    flows
     store.datasets   datasets, their generations and events
+    store.doctor     what is wrong with the database and its workers
 
 Each group of verbs is a class in the module that also has its plans. Batch methods return one answer or refusal per
 job; their single forms raise the refusal. After a deadlock the engine runs the operation again.
@@ -22,6 +23,7 @@ from tenure.postgres.api_keys import ApiKeys
 from tenure.postgres.audit_reads import Audit
 from tenure.postgres.datasets.datasets import Datasets
 from tenure.postgres.dead_letters import DeadLetters
+from tenure.postgres.doctor.examination import Doctor
 from tenure.postgres.engine import Engine
 from tenure.postgres.enqueue import EnqueueVerbs
 from tenure.postgres.flows import Flows
@@ -59,6 +61,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.schedules = Schedules(engine, max_bytes)
         self.flows = Flows(engine, max_bytes)
         self.datasets = Datasets(engine, max_bytes)
+        self.doctor = Doctor(engine)
 
     @classmethod
     async def connect(

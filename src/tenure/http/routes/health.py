@@ -1,4 +1,4 @@
-"""Routes about the dispatcher itself: its health, and its OpenAPI."""
+"""Routes about the dispatcher and its database: health, findings, and the OpenAPI."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tenure.http.models.errors import Refusal
 from tenure.http.models.fields import described
 from tenure.http.openapi import openapi_document
 from tenure.http.response import JsonResponse
+from tenure.postgres.doctor.examination import summarize
 
 
 class Healthy(BaseModel):
@@ -55,3 +56,35 @@ async def readyz(request: ApiRequest) -> dict[str, Any] | JsonResponse:
 async def openapi(request: ApiRequest) -> dict[str, Any]:
     """The OpenAPI of this dispatcher."""
     return await asyncio.to_thread(openapi_document, request.application.routes)  # the first one takes a while
+
+
+class Finding(BaseModel):
+    """One thing that is wrong with the database, its server or its workers."""
+
+    code: str = described("What is wrong, as in the reference.", examples=["xmin-pinned"])
+    severity: Literal["critical", "warning", "note"] = described("How bad it is.")
+    summary: str = described("What is the matter, for people.", examples=["no worker serves queue mail"])
+    next: str = described("The next command, or what to change.", examples=["tenure worker APP --queues mail"])
+    details: dict[str, Any] = described("The same for programs; the fields depend on the code.", examples=[{"pid": 42}])
+
+
+class FindingCounts(BaseModel):
+    """How many findings there are of each severity."""
+
+    critical: int = described("Critical ones.")
+    warning: int = described("Warnings.")
+    note: int = described("Notes.")
+
+
+class Examination(BaseModel):
+    """The findings of an examination."""
+
+    counts: FindingCounts = described("How many there are of each severity.")
+    findings: list[Finding] = described("The findings, the worst first.")
+
+
+async def doctor(request: ApiRequest) -> dict[str, Any]:
+    """Examine the database, its server and its workers; the key must not be bound to a tenant."""
+    request.caller.require_all_tenants()
+    findings = await request.calls.store.doctor.examine(direct_url=request.application.direct_url)
+    return {"counts": summarize(findings), "findings": [one.to_json() for one in findings]}

@@ -1,0 +1,2 @@
+-- List the applied migrations.
+select number, name, checksum from tenure.migration order by number

@@ -1,0 +1,70 @@
+"""Doctor as a command and over HTTP: findings, exit codes, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx2
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tenure.cli import command_table
+from tenure.jobs.finding import Finding, by_severity, finding
+from tenure.postgres.doctor import examination
+from tenure.postgres.store import Store
+from tests.cli.conftest import Asking, ask, at_once  # noqa: F401
+from tests.harness import Harness
+from tests.http.conftest import client, url  # noqa: F401
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_the_exit_code_is_that_of_the_worst_finding(
+    at_once: Run,  # noqa: F811
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Finding] = []
+
+    async def examine(dsn: str, **settings: object) -> list[Finding]:
+        return by_severity(found)
+
+    monkeypatch.setattr(examination, "examine", examine)
+    codes = []
+    for code in ("queue-paused", "no-worker", "fsync-off"):
+        codes.append(at_once("doctor", "--database-url", dsn)[0])
+        found.append(finding(code, f"{code} is staged", "a command"))
+    code, out, _ = at_once("doctor", "--database-url", dsn)
+    assert [*codes, code] == [0, 0, 3, 1]
+    first, next_, *_, counts = out.splitlines()
+    assert first == "  critical  fsync-off     fsync-off is staged"
+    assert next_.split() == ["Next:", "a", "command"]
+    assert counts == "1 critical, 1 warning, 1 note"
+    code, out, _ = at_once("doctor", "--database-url", dsn, "--json")
+    said = json.loads(out)
+    assert (code, said["counts"]) == (1, {"critical": 1, "warning": 1, "note": 1})
+    assert [one["code"] for one in said["findings"]] == ["fsync-off", "no-worker", "queue-paused"]
+
+
+def test_a_database_that_cannot_be_reached_ends_with_1(at_once: Run, dsn: str) -> None:  # noqa: F811
+    code, out, _ = at_once("doctor", "--database-url", make_conninfo(dsn, dbname="no_such_database"))
+    assert code == 1
+    assert "cannot-connect" in out
+
+
+async def test_it_is_served_over_http(client: httpx2.Client, store: Store, db: Harness) -> None:  # noqa: F811
+    db.sql("alter table tenure.claim set unlogged")
+    answer = client.get("/api/v1/doctor").json()
+    (found,) = [one for one in answer["findings"] if one["code"] == "unlogged-table"]
+    assert (found["severity"], found["details"]) == ("critical", {"name": "claim"})
+    assert answer["counts"]["critical"] >= 1
+    assert "doctor" in command_table.COMMANDS
+    assert {one.code for one in await store.doctor.examine()} >= {"unlogged-table"}
+
+
+async def test_it_writes_nothing_and_holds_no_lock_for_long(dsn: str, db: Harness) -> None:
+    db.sql("select pg_stat_force_next_flush()")
+    before = db.value("select pg_current_xact_id()::text::bigint")
+    await examination.examine(dsn)
+    assert db.value("select pg_current_xact_id()::text::bigint") - before < 5, "a transaction that writes has an id"
