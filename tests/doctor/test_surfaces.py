@@ -35,15 +35,15 @@ def test_the_exit_code_is_that_of_the_worst_finding(
     for code in ("queue-paused", "no-worker", "fsync-off"):
         codes.append(at_once("doctor", "--database-url", dsn)[0])
         found.append(finding(code, f"{code} is staged", "a command"))
-    code, out, _ = at_once("doctor", "--database-url", dsn)
-    assert [*codes, code] == [0, 0, 3, 1]
+    ended, out, _ = at_once("doctor", "--database-url", dsn)
+    assert [*codes, ended] == [0, 0, 3, 1]
     first, next_, *_, counts = out.splitlines()
     assert first == "  critical  fsync-off     fsync-off is staged"
     assert next_.split() == ["Next:", "a", "command"]
     assert counts == "1 critical, 1 warning, 1 note"
-    code, out, _ = at_once("doctor", "--database-url", dsn, "--json")
+    ended, out, _ = at_once("doctor", "--database-url", dsn, "--json")
     said = json.loads(out)
-    assert (code, said["counts"]) == (1, {"critical": 1, "warning": 1, "note": 1})
+    assert (ended, said["counts"]) == (1, {"critical": 1, "warning": 1, "note": 1})
     assert [one["code"] for one in said["findings"]] == ["fsync-off", "no-worker", "queue-paused"]
 
 

@@ -117,6 +117,7 @@ async def test_jobs_that_claims_skip_are_found(examined: Examined, store: Store,
         ("gate_b2", "settling", "updated_at = now() - interval '2 min', state = 'dlq_pending'", "settling-behind"),
         ("dispatcher", "waiting", "due_at = now() - interval '2 min', state = 'Failed'", "promotion-behind"),
     ],
+    ids=["expired", "settling", "waiting"],
 )
 async def test_work_that_upkeep_has_not_done_is_found(
     examined: Examined, store: Store, db: Harness, contract: str, role: str, change: str, code: str

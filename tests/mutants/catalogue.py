@@ -17,6 +17,7 @@ from tests.mutants import (
     in_messages,
     in_model,
     in_move,
+    in_operations,
     in_python,
     in_queries,
     in_ranges,
@@ -57,6 +58,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_unique,
         in_conformance,
         in_messages,
+        in_operations,
         in_flows,
         in_flow_surfaces,
     )
