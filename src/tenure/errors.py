@@ -53,6 +53,7 @@ reports is raised here as the same class (`error_from_code`).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from importlib.util import find_spec
@@ -235,9 +236,15 @@ class DatasetNotFound(Refused):
 
     code = "DATASET_NOT_FOUND"
 
-    def __init__(self, dataset: str, generation: int | None = None, *, job_id: int | None = None) -> None:
+    def __init__(
+        self, dataset: str = "", generation: int | None = None, *, generation_id: int = 0, job_id: int | None = None
+    ) -> None:
         what = f"dataset {dataset!r}" if generation is None else f"generation {generation} of dataset {dataset!r}"
-        hint = "declare it, or tenure datasets list" if generation is None else f"tenure datasets show {dataset}"
+        hint = f"tenure datasets show {shlex.quote(dataset)}"
+        if generation is None:
+            hint = "declare it, or tenure datasets list"
+        if generation_id:
+            what, hint = f"generation of a dataset with the id {generation_id}", "tenure datasets list"
         super().__init__(job_id, f"there is no {what}; nothing was done. Next: {hint}")
 
 

@@ -392,6 +392,8 @@ class HolderReports:
         """Report a verb for one job; the answer, or its refusal."""
         if verb == "fail":
             return self._failures.report(call)
+        if call.outputs or call.dataset_events:  # alone: others would wait for its rows
+            return self._store.report_one(verb, call)
         return self._batchers[verb].ask(call) if verb in self._batchers else self._store.report_one(verb, call)
 
     async def flush(self) -> None:

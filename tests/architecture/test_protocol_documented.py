@@ -23,6 +23,7 @@ TABLES = {name: (kind, rows) for kind, name, rows in _TABLE.findall(PAGE)}
 #: Routes of workers that the page leaves to the reference: hints for pollers, options of types, effects, schedules.
 _ELSEWHERE = {
     "/api/v1/due", "/api/v1/wakeups", "/api/v1/types", "/api/v1/jobs/{job_id}/effects", "/api/v1/schedules",
+    "/api/v1/dataset-subscriptions",
 }  # fmt: skip
 #: Lists of one field, which the page describes in words.
 _IN_WORDS = {

@@ -24,6 +24,11 @@ ABOUT_ALL = {
     ("GET", "/api/v1/workers"),
     ("GET", "/api/v1/doctor"),
 }
+#: What may stand for the part that a path leaves open.
+ANY = {
+    "job_id": "1", "flow_id": "1", "letter_id": "1", "name": "standard", "schedule": "report", "dataset": "prices",
+    "generation_id": "1", "group": "9f2c41d07ab1e635",
+}  # fmt: skip
 
 
 class Route(NamedTuple):
@@ -44,8 +49,8 @@ class Route(NamedTuple):
 
     @property
     def names_one(self) -> bool:
-        """Whether it is about one job, flow or dead letter."""
-        named = ("{job_id}", "{flow_id}", "{letter_id}")
+        """Whether it is about one job, flow, dead letter or generation."""
+        named = ("{job_id}", "{flow_id}", "{letter_id}", "{generation_id}")
         return any(name in self.path for name in named) or self.path.startswith("/internal/")
 
 
@@ -80,6 +85,8 @@ class World:
     def request(self, route: Route) -> Asked:
         """A request that this route takes; fails for a route that nobody has thought of."""
         made = _REQUESTS[route.key](self)
+        if made.path.startswith("?"):
+            return made._replace(path=route.path + made.path)
         return made._replace(path=route.path.format(**_names(made.path)))
 
     def job(self, contract: str = "standard", **fields: Any) -> str:
@@ -152,10 +159,60 @@ class World:
         """What makes a schedule."""
         return {**_TIMES, "application": "shop", "job": {**_SCHEDULED, "tenant_id": self.tenant}}
 
+    def dataset(self, name: str = "prices") -> str:
+        """A dataset of this tenant, with a second generation that waits for a cutover."""
+        for version in (1, 2):
+            made = self.http.client.put(
+                f"{_DATASETS}/{name}", json={"tenant_id": self.tenant, "shape": {"v": version}, "keep": 3}
+            )
+            assert made.status_code == 200, made.text
+        return name
+
+    def generation(self) -> str:
+        """The id of its first generation."""
+        page = self.http.get(f"{_DATASETS}/{self.dataset()}/generations", tenant_id=self.tenant, number=1)
+        return str(page["generations"][0]["id"])
+
+    def writer(self) -> tuple[str, dict[str, Any]]:
+        """A job that is held and writes the dataset."""
+        used = [{"dataset": self.dataset(), "generation": 1}]
+        job_id = self.job(writes=used, reads=used)
+        won = self.http.claimed(queues=[self._queue], limit=1_000)
+        (mine,) = [claim for claim in won if claim["job"]["id"] == job_id]
+        return job_id, proof(mine)
+
+    def cutover(self, name: str = "prices") -> dict[str, Any]:
+        """A cutover of a dataset to a new generation."""
+        made = self.http.post(f"{_DATASETS}/{self.dataset(name)}/generations", {"tenant_id": self.tenant})
+        return {"generations": {name: made["number"]}, "tenant_id": self.tenant, "reason": "a test"}
+
+    def rollback(self) -> dict[str, Any]:
+        """A rollback of such a cutover."""
+        self.http.post("/api/v1/dataset-cutovers", self.cutover("rates"))
+        return {"datasets": ["rates"], "tenant_id": self.tenant, "reason": "a test"}
+
+    def subscribed(self) -> dict[str, Any]:
+        """A task that is subscribed to the dataset."""
+        job = {name: value for name, value in _SCHEDULED.items() if name != "key"}
+        job |= {"tenant_id": self.tenant, "reads": [{"dataset": self.dataset()}]}
+        return {"dataset": "prices", "argument": "event", "job": job}
+
 
 def _names(which: str) -> dict[str, str]:
     """The id or name that stands for what a path leaves open."""
-    return dict.fromkeys(("job_id", "flow_id", "letter_id", "name", "schedule"), which)
+    return dict.fromkeys(("job_id", "flow_id", "letter_id", "name", "schedule", "dataset", "generation_id"), which)
+
+
+def _staging(world: World) -> Asked:
+    job_id, shown = world.writer()
+    return Asked(job_id, {**shown, "dataset": "prices", "rows": [{"a": 1}], "keys": ["k"]})
+
+
+def _completing(world: World) -> Asked:
+    job_id, shown = world.writer()
+    append = {"kind": "append", "dataset": "prices", "rows": [{"id": "a"}], "unique_key": ["id"]}
+    event = {"dataset": "prices", "dataset_version": 1, "partition_key": "may", "start": 1, "end": 2}
+    return Asked(job_id, {**shown, "result": {"a": 1}, "outputs": [append], "dataset_events": [event]})
 
 
 def _held(contract: str = "standard", **facts: Any) -> Callable[[World], Asked]:
@@ -214,6 +271,8 @@ _FLOW = {
         {"name": "alarm", "type": "t", "cleanup": True},
     ],
 }  # fmt: skip
+_DATASETS, _GENERATION = "/api/v1/datasets", "/api/v1/dataset-generations/{generation_id}"
+_DATASET = _DATASETS + "/{dataset}"
 _PLACES = {"contracts": ["standard"], "queues": ["q"]}
 
 _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
@@ -235,7 +294,31 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("POST", _JOB + "checkpoint"): _held(value={"page": 7}),
     ("POST", _JOB + "effect"): _begun("reliability", node="pay", result={"a": 1}, compensable=True),
     ("POST", _JOB + "undone"): _compensating(node="pay"),
-    ("POST", _JOB + "succeed"): _held(result={"a": 1}),
+    ("POST", _JOB + "succeed"): _completing,
+    ("GET", _DATASETS): lambda _: Asked(""),
+    ("GET", _DATASET): lambda w: Asked(w.dataset()),
+    ("PUT", _DATASET): lambda w: Asked(w.dataset(), {"tenant_id": w.tenant, "shape": {"v": 1}, "keep": 3}),
+    ("GET", _DATASET + "/generations"): lambda w: Asked(w.dataset()),
+    ("POST", _DATASET + "/generations"): lambda w: Asked(w.dataset(), {"tenant_id": w.tenant}),
+    ("GET", _V1 + "dataset-generations"): lambda _: Asked("?flow_id=1"),
+    ("POST", _V1 + "dataset-generations/current"): lambda w: Asked(
+        "", {"datasets": [w.dataset()], "tenant_id": w.tenant}
+    ),
+    ("GET", _GENERATION): lambda w: Asked(w.generation()),
+    ("GET", _GENERATION + "/rows"): lambda w: Asked(w.generation()),
+    ("GET", _GENERATION + "/pointers"): lambda w: Asked(w.generation()),
+    ("POST", _V1 + "dataset-cutovers"): lambda w: Asked("", w.cutover()),
+    ("POST", _V1 + "dataset-rollbacks"): lambda w: Asked("", w.rollback()),
+    ("GET", _V1 + "dataset-switches"): lambda _: Asked(""),
+    ("GET", _V1 + "dataset-subscriptions"): lambda _: Asked(""),
+    ("PUT", _V1 + "dataset-subscriptions"): lambda w: Asked(
+        "", {"subscriptions": [w.subscribed()], "application": "shop"}
+    ),
+    ("POST", _V1 + "dataset-subscriptions/end"): lambda w: Asked(
+        "", {"dataset": w.dataset(), "type": "t", "contract": "standard", "tenant_id": w.tenant}
+    ),
+    ("GET", _JOB + "datasets"): lambda w: Asked(w.job()),
+    ("POST", _JOB + "stage"): _staging,
     ("POST", _JOB + "fail"): _held(error=_ERROR),
     ("POST", _JOB + "snooze"): _held(seconds=5),
     ("POST", _JOB + "hand-back"): _held(seconds=5, reason="a test"),

@@ -19,7 +19,7 @@ from tenure.http.routes import holding, jobs
 from tests.conftest import Databases
 from tests.harness import Harness
 from tests.http.conftest import Caller, serving
-from tests.http.inventory import BODIES, ROUTES, SCHEMA, Asked, Route, World
+from tests.http.inventory import ANY, BODIES, ROUTES, SCHEMA, Asked, Route, World
 from tests.http.spoiled import spoiled, text
 from tests.pooler import Pooler
 
@@ -186,8 +186,9 @@ _IDS = (
 )
 
 
-#: Any of these may be the name of a schedule.
-_NAMED = [route for route in ROUTES if "{" in route.path and "{schedule}" not in route.path]
+#: Any of these may be the name of a schedule or of a dataset.
+_BY_NAME = ("{schedule}", "{dataset}")
+_NAMED = [route for route in ROUTES if "{" in route.path and not any(name in route.path for name in _BY_NAME)]
 
 
 @pytest.mark.parametrize("route", _NAMED, ids=str)
@@ -196,7 +197,7 @@ def test_an_id_that_no_job_can_have_is_refused(target: Target, route: Route) -> 
     if route.takes_body:
         body = text(target.world.request(route).body)
     for one in _IDS:
-        path = route.path.format(job_id=one, flow_id=one, letter_id=one, name=one, schedule=one)
+        path = route.path.format(**dict.fromkeys(ANY, one))
         response = target.send(route, path, body)
         refused(response, path)
         assert response.status_code in (404, 422), path
@@ -216,6 +217,20 @@ _QUERIES = {
         "limit=0", "limit=1001", "cursor=0", "cursor=" + "9" * 20, "status=nonsense", "status=%00", "contract=%00",
         "contract=none", "contract=" + "x" * 101, "tenant_id=%00", "tenant_id=" + "x" * 101, "tenant_id=",
     ],
+    "/api/v1/datasets": ["limit=0", "cursor=0", "cursor=abc", "tenant_id=%00", "tenant_id=" + "x" * 101],
+    "/api/v1/datasets/prices": ["tenant_id=%00", "unknown=1"],
+    "/api/v1/datasets/prices/generations": [
+        "number=0", "number=" + "9" * 30, "limit=101", "cursor=0", "cursor=" + "9" * 19,
+    ],
+    "/api/v1/dataset-generations": ["", "flow_id=abc", "flow_id=" + "9" * 20],
+    "/api/v1/dataset-generations/1/rows": [
+        "scope=" + "x" * 201, "scope=%00", "after=x", "after=%00", "after=[]", "after=" + "x" * 2_001, "limit=1001",
+        "after=%5B%22%22,1,%22%5Cu0000%22%5D", "after=%5B%22%5Cud800%22,1,%22a%22%5D", "after=%5B%22%22,99,%22%22%5D",
+        "after=%5B%22%22," + "9" * 30 + ",%22%22%5D", "after=" + "%5B" * 600, "after=%5B%22%22,1,null,1%5D",
+    ],
+    "/api/v1/dataset-generations/1/pointers": ["after=%00", "after=" + "x" * 201, "limit=0"],
+    "/api/v1/dataset-switches": ["dataset=%00", "cursor=0", "limit=101", "tenant_id=%00"],
+    "/api/v1/dataset-subscriptions": ["dataset=%00", "tenant_id=%00"],
     "/api/v1/wakeups": [
         "wait_seconds=61", "wait_seconds=-1", "wait_seconds=inf", "wait_seconds=nan", "wait_seconds=abc",
         "wait_seconds=1e999", "after=" + "x" * 65,
@@ -225,6 +240,8 @@ _QUERIES = {
 
 @pytest.mark.parametrize(("path", "query"), [(path, query) for path, queries in _QUERIES.items() for query in queries])
 def test_a_wrong_query_is_refused(target: Target, path: str, query: str) -> None:
+    if path.startswith("/api/v1/dataset"):
+        target.world.dataset()
     refused(target.client.get(f"{path}?{query}"), query)
 
 
@@ -257,7 +274,7 @@ def test_a_cursor_that_nobody_gave_hears_that_it_may_be_anything(target: Target)
 @pytest.mark.parametrize("path", sorted({route.path for route in ROUTES} | {"/healthz", "/readyz"}))
 def test_a_method_that_an_address_does_not_take_is_refused(target: Target, path: str) -> None:
     taken = {route.method for route in ROUTES if route.path == path} or {"GET"}
-    where = path.format(job_id="1", flow_id="1", letter_id="1", name="standard", schedule="report")
+    where = path.format(**ANY)
     for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} - taken:
         response = target.client.request(method, where, content=b"{nonsense")
         refused(response, method)

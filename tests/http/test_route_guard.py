@@ -14,7 +14,7 @@ from tenure.jobs.api_key import SCOPES
 from tests.conftest import Databases
 from tests.harness import Harness
 from tests.http.conftest import Caller, new_key, serving
-from tests.http.inventory import _REQUESTS, ABOUT_ALL, BODIES, OPEN, ROUTES, Route, World
+from tests.http.inventory import _REQUESTS, ABOUT_ALL, ANY, BODIES, OPEN, ROUTES, Route, World
 from tests.pooler import Pooler
 
 ADMIN = "tenure_" + "a" * 43
@@ -30,7 +30,7 @@ class Keyed:
 
     def ask(self, route: Route, key: str | None, path: str | None = None, **request: Any) -> httpx2.Response:
         """A request with the key of this name, about nothing in particular where no path is given."""
-        where = path or route.path.format(job_id="1", flow_id="1", letter_id="1", name="standard", schedule="report")
+        where = path or route.path.format(**ANY)
         headers = {**request.pop("headers", {}), **(bearer(self.keys[key]) if key else {})}
         return self.client.request(route.method, where, headers=headers, **request)
 
@@ -116,7 +116,7 @@ def test_who_asks_is_known_before_the_body_is_read(keyed: Keyed, route: Route) -
 def _announced(keyed: Keyed, route: Route, key: str | None) -> bytes:
     """What a client hears that announces ten megabytes and sends none of them."""
     address = httpx2.URL(keyed.url)
-    path = route.path.format(job_id="1", flow_id="1", letter_id="1", name="standard", schedule="report")
+    path = route.path.format(**ANY)
     lines = [f"{route.method} {path} HTTP/1.1", f"Host: {address.host}", "Content-Type: application/json"]
     lines += ["Content-Length: 10000000", *([f"Authorization: Bearer {keyed.keys[key]}"] if key else []), "", ""]
     # Whoever waits for the body waits in vain, and then says so (408).

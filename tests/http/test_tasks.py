@@ -72,6 +72,7 @@ def test_a_claimed_task_has_the_documents_fields_and_values(http: Caller, db: Ha
             "operator": "extract",
             "config": config,
             "inputs": [],
+            "datasets": [],
             "max_attempts": 4,
             "queue": "etl",
             "tenant_id": "default",

@@ -19,8 +19,8 @@ MUTANTS = (
         "missing-job-is-a-conflict",
         "A job that there is not is answered with 409",
         "http/error_response.py",
-        "((JobNotFound, FlowNotFound, ScheduleNotFound, RouteNotFound), 404)",
-        "((FlowNotFound, ScheduleNotFound, RouteNotFound), 404)",
+        "((JobNotFound, FlowNotFound, ScheduleNotFound, DatasetNotFound, RouteNotFound), 404)",
+        "((FlowNotFound, ScheduleNotFound, DatasetNotFound, RouteNotFound), 404)",
         (f"{_CODES}::test_a_job_that_there_is_not_and_a_cancel_that_the_document_has_not",),
     ),
     Mutant(

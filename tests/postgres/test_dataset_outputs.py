@@ -323,3 +323,30 @@ async def test_events_are_stored_with_the_completion_and_say_what_they_are_about
     assert [tuple(row.values()) for row in rows] == [
         (1, {"cursor": 7}, job.id, 0), (2, {"partition_key": "may", "start": 1, "end": 2}, job.id, 0),
     ]  # fmt: skip
+
+
+async def test_staged_rows_that_are_sent_again_are_staged_once(store: Store, db: Harness) -> None:
+    job = await held_job(store)
+    stage = store.datasets.stage_rows
+    number, count = await stage(job.held, "prices", ["a", "b"])
+    assert count == 2
+    assert await stage(job.held, "prices", ["c", "d"], staged=number, first=2) == (number, 4)
+    assert await stage(job.held, "prices", ["c", "d"], staged=number, first=2) == (number, 4)
+    assert await stage(job.held, "prices", ["d", "e"], staged=number, first=3) == (number, 5)
+    assert await stage(job.held, "prices", [], staged=number) == (number, 5)
+    with pytest.raises(DatasetConflict, match="5 rows are staged"):
+        await stage(job.held, "prices", ["x"], staged=number, first=6)
+    await complete(store, job, Replace("prices", "may", staged=number))
+    assert await values(store) == ["a", "b", "c", "d", "e"]
+
+
+async def test_a_cursor_of_another_generation_reads_nothing(store: Store, db: Harness) -> None:
+    await complete(store, await held_job(store), Replace("prices", "may", [1, 2, 3]))
+    page = await store.datasets.page((await store.datasets.generation("prices", 1)).id, limit=1)
+    other = await store.datasets.declare(NewDataset("other", "acme"))
+    with pytest.raises(BadInput, match="another generation"):
+        await store.datasets.page(other.id, after=page.next)
+    job = await held_job(store)
+    staged = await store.datasets.stage(job.held, "prices", ["secret"])
+    with pytest.raises(BadInput, match="another generation"):
+        await store.datasets.page((await store.datasets.generation("prices", 1)).id, after=f'["may", {staged}, ""]')

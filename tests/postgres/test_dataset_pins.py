@@ -83,7 +83,10 @@ async def test_unknown_datasets_are_refused(store: Store) -> None:
     ):  # fmt: skip
         with pytest.raises(DatasetNotFound):
             await call
-    for bad in (store.datasets.list(after="a"), store.datasets.page(1, after="[]"), store.datasets.page(99)):
+    for unknown in (store.datasets.page(99), store.datasets.by_id(99)):
+        with pytest.raises(DatasetNotFound, match="with the id 99"):
+            await unknown
+    for bad in (store.datasets.list(after=0), store.datasets.page(1, after="[]")):
         with pytest.raises(BadInput):
             await bad
 
@@ -266,3 +269,21 @@ async def test_a_flow_with_two_shapes_or_an_unknown_dataset_is_not_made(store: S
     nodes[0].job.writes, nodes[1].job.writes = (PRICES,), (DatasetUse("prices", shape_json='"new"'),)
     await store.flows.create(NewFlow("f", nodes))
     assert (await store.datasets.generation("prices", 2)).shape == "new"
+
+
+@pytest.mark.parametrize("name", ["a/b", " a", "a\nb", ".."])
+async def test_a_name_that_no_address_can_have_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(BadInput, match="printable text without /"):
+        await store.datasets.declare(NewDataset(name))
+
+
+async def test_datasets_of_all_tenants_are_listed_page_by_page(store: Store) -> None:
+    for tenant, name in (("b", "x"), ("a", "y"), ("b", "a"), ("a", "z"), ("c", "a")):
+        await store.datasets.declare(NewDataset(name, tenant))
+    seen, after = list[tuple[str, str]](), None
+    while page := await store.datasets.list(limit=2, after=after):
+        seen += [(one.tenant_id, one.name) for one in page]
+        after = page[-1].id
+    assert seen == [("a", "y"), ("a", "z"), ("b", "a"), ("b", "x"), ("c", "a")]
+    first = (await store.datasets.list(tenant_id="b"))[0]
+    assert [one.name for one in await store.datasets.list(tenant_id="b", after=first.id)] == ["x"]

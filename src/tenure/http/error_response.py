@@ -7,12 +7,14 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from tenure.errors import (
     BadInput,
     Busy,
     CannotConnect,
     ConnectionLost,
+    DatasetNotFound,
     DuplicateJob,
     FlowNotFound,
     JobNotFound,
@@ -35,6 +37,7 @@ _ITEM_COMMAND = re.compile(r"tenure (jobs|dlq|flows) ([a-z]+) ([0-9]+)(?: --[a-z
 _LIST_COMMAND = re.compile(r"tenure flows list\b")
 _QUEUE_COMMAND = re.compile(r"tenure queues (pause|resume) ('(?:[^']|'\"'\"')*'|[\w@%+=:,./-]*\w)")
 _PATHS = {"jobs": "/api/v1/jobs", "dlq": "/api/v1/dlq/items", "flows": "/api/v1/flows"}
+_DATASET_COMMAND = re.compile(r"tenure datasets (?:list|show ('(?:[^']|'\"'\"')*'|[\w@%+=:,./-]*\w))")
 _READS = {"show": "", "events": "/events", "why": "/why"}
 _UNAVAILABLE = (CannotConnect, ConnectionLost, Unavailable, SchemaError)
 
@@ -93,7 +96,7 @@ _STATUSES: tuple[tuple[type[TenureError] | tuple[type[TenureError], ...], int], 
     (RequestTimeout, 408),
     (BadInput, 422),
     (MethodNotAllowed, 405),
-    ((JobNotFound, FlowNotFound, ScheduleNotFound, RouteNotFound), 404),
+    ((JobNotFound, FlowNotFound, ScheduleNotFound, DatasetNotFound, RouteNotFound), 404),
     (Refused, 409),
     (_UNAVAILABLE, 503),
 )
@@ -135,7 +138,7 @@ def error_headers(error: TenureError) -> Mapping[str, str]:
 def commands_to_routes(hint: str) -> str:
     """A hint with routes in place of commands."""
     hint = _LIST_COMMAND.sub(f"GET {_PATHS['flows']}", _ITEM_COMMAND.sub(_item_route, hint))
-    return _QUEUE_COMMAND.sub(_queue_route, hint)
+    return _DATASET_COMMAND.sub(_dataset_route, _QUEUE_COMMAND.sub(_queue_route, hint))
 
 
 def _item_route(command: re.Match[str]) -> str:
@@ -147,3 +150,7 @@ def _item_route(command: re.Match[str]) -> str:
 def _queue_route(command: re.Match[str]) -> str:
     verb, name = command.groups()
     return f"POST /api/v1/queues/{verb} with {json.dumps({'queue': shlex.split(name)[0]}, ensure_ascii=False)}"
+
+
+def _dataset_route(command: re.Match[str]) -> str:
+    return "GET /api/v1/datasets" + ("" if command[1] is None else f"/{quote(shlex.split(command[1])[0], safe='')}")

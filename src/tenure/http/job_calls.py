@@ -9,9 +9,10 @@ memory. Concurrent calls of different clients go in one statement, and each clie
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from tenure.http.error_response import ForeignTenant, error_status
 from tenure.http.long_poll import ClaimFilter, WakeupRouter, group_claims
 from tenure.http.worker_presence import WorkerPresence
 from tenure.jobs import validation
+from tenure.jobs.dataset import Pin
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Held, Job, NewJob
 from tenure.jobs.outcome import Enqueued
@@ -63,7 +65,7 @@ class JobCalls:
         self._identities: OrderedDict[int, JobIdentity] = OrderedDict()
         self._lookups: Batcher[int, JobIdentity] = Batcher(self._read_identities)
         self._attempts: OrderedDict[tuple[int, int], int] = OrderedDict()
-        self._enqueues: dict[tuple[str, bool], Batcher[NewJob, Enqueued]] = {}
+        self._enqueues: dict[tuple[str, bool, bool], Batcher[NewJob, Enqueued]] = {}
         # Each alone, because it may wait for another transaction; few, because each wait takes a connection.
         self._unique: Batcher[tuple[NewJob, str], Enqueued] = Batcher(self._enqueue_unique, largest=1, at_once=4)
         self._waiting_claims = asyncio.Semaphore(2)
@@ -100,7 +102,7 @@ class JobCalls:
         validation.check_new_job(contract, job, self._max_bytes)  # here, so that one bad job does not split its batch
         if job.unique is not None:
             return self._unique.ask((job, caller.actor))
-        key = (caller.actor, job.key is not None)
+        key = (caller.actor, job.key is not None, job.uses_datasets)
         batcher = self._enqueues.get(key)
         if batcher is None:
             if len(self._enqueues) >= _CALLERS:
@@ -219,7 +221,8 @@ class JobCalls:
         return await self._send(verb, call)
 
     def _send(self, verb: str, call: HolderCall) -> asyncio.Future[Any]:
-        waits_for_row = call.events or (verb == "heartbeat" and call.key is not None)
+        stores_more = call.events or call.outputs or call.dataset_events
+        waits_for_row = stores_more or (verb == "heartbeat" and call.key is not None)
         if waits_for_row and verb != "fail":  # others would wait with it
             return asyncio.create_task(self.store.report_one(verb, call))
         return asyncio.ensure_future(self._reports.report(verb, call))
@@ -235,6 +238,17 @@ class JobCalls:
                     raise
                 await asyncio.sleep(pause)
         return await self.report(verb, call)
+
+    async def pins(self, jobs: Sequence[Job]) -> Mapping[int, Sequence[Pin]]:
+        """The generations that claimed jobs read and write, by job; nothing where they cannot be read.
+
+        Better without them than lost: the jobs are claimed, and `GET /api/v1/jobs/{job_id}/datasets` has them.
+        """
+        found: dict[int, list[Pin]] = {}
+        with contextlib.suppress(TenureError):
+            for pin in await self.store.datasets.pins_of([job.id for job in jobs]):
+                found.setdefault(pin.job_id, []).append(pin)
+        return found
 
     def remember_attempt(self, job: Job) -> None:
         """Remember the claim number of this attempt."""

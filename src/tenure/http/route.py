@@ -56,9 +56,23 @@ class GroupPath(BaseModel):
     ]
 
 
+class DatasetPath(BaseModel):
+    """The path of a route about one dataset."""
+
+    dataset: Annotated[
+        str, Field(max_length=LENGTHS["dataset"], description="The dataset's name.", examples=["prices"])
+    ]
+
+
+class GenerationPath(BaseModel):
+    """The path of a route about one generation of a dataset."""
+
+    generation_id: Annotated[str, Field(pattern=DIGITS, description="The generation's id.", examples=["17"])]
+
+
 _PATHS: Mapping[str, type[BaseModel]] = {
     name: model
-    for model in (JobPath, FlowPath, LetterPath, ContractPath, SchedulePath, GroupPath)
+    for model in (JobPath, FlowPath, LetterPath, ContractPath, SchedulePath, GroupPath, DatasetPath, GenerationPath)
     for name in model.model_fields
 }
 

@@ -8,12 +8,14 @@ from functools import partial
 
 from pydantic import BaseModel
 
+from tenure.http.models import datasets as dataset_models
 from tenure.http.models import flows as flow_models
 from tenure.http.models import schedules as schedule_models
 from tenure.http.models.outcomes import Move, Note
 from tenure.http.route import Route
 from tenure.http.routes import (
     claims,
+    datasets,
     dead_letters,
     flows,
     gate_b2_run,
@@ -33,6 +35,10 @@ _JOB, _LETTER, _QUEUES = "/api/v1/jobs/{job_id}", "/api/v1/dlq/items/{letter_id}
 _SCHEDULES = "/api/v1/schedules"
 _SCHEDULE = f"{_SCHEDULES}/{{schedule}}"
 _FLOW = "/api/v1/flows/{flow_id}"
+_WORK_OR_OPERATE = ("work", "operate")
+_DATASETS, _GENERATIONS = "/api/v1/datasets", "/api/v1/dataset-generations"
+_DATASET, _GENERATION = f"{_DATASETS}/{{dataset}}", f"{_GENERATIONS}/{{generation_id}}"
+_SUBSCRIPTIONS = "/api/v1/dataset-subscriptions"
 _LEASE_TOKEN_HEADER = {
     "name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "format": "uuid"},
     "description": "A UUIDv4 that becomes the lease token: a repeated call gets the same answer.",
@@ -40,7 +46,7 @@ _LEASE_TOKEN_HEADER = {
 
 _JOBS = (
     Route(
-        "POST", "/api/v1/jobs", jobs.enqueue_job, _ENQUEUE, jobs.EnqueuedJob, errors=(409,),
+        "POST", "/api/v1/jobs", jobs.enqueue_job, _ENQUEUE, jobs.EnqueuedJob, errors=(404, 409),
         other_answers={201: jobs.EnqueuedJob},
     ),
     Route("POST", "/api/v1/jobs/batch", jobs.enqueue_jobs, _ENQUEUE, jobs.EnqueuedJobs, errors=(409,)),
@@ -132,7 +138,7 @@ _SCHEDULE_ROUTES = (
 )
 _FLOWS = (
     Route(
-        "POST", "/api/v1/flows", flows.create_flow, _ENQUEUE, flow_models.FlowCreated, errors=(409,),
+        "POST", "/api/v1/flows", flows.create_flow, _ENQUEUE, flow_models.FlowCreated, errors=(404, 409),
         other_answers={201: flow_models.FlowCreated},
     ),
     Route("GET", "/api/v1/flows", flows.list_flows, _OPERATE, flow_models.FlowList),
@@ -142,6 +148,35 @@ _FLOWS = (
     ),
     Route("POST", f"{_FLOW}/cancel", flows.cancel_flow, _OPERATE, flow_models.FlowCancelled),
     Route("POST", f"{_FLOW}/resume", flows.resume_flow, _OPERATE, flow_models.FlowResumed),
+)  # fmt: skip
+_DATASET_ROUTES = (
+    Route("GET", _DATASETS, datasets.list_datasets, _READ_JOBS, dataset_models.DatasetPage),
+    Route("GET", _DATASET, datasets.show_dataset, _READ_JOBS, dataset_models.DatasetDetails),
+    Route("PUT", _DATASET, datasets.declare_dataset, _WORK_OR_OPERATE, dataset_models.Generation),
+    Route("GET", f"{_DATASET}/generations", datasets.list_generations, _READ_JOBS, dataset_models.GenerationPage),
+    Route("POST", f"{_DATASET}/generations", datasets.make_generation, _WORK_OR_OPERATE, dataset_models.Generation),
+    Route("GET", _GENERATIONS, datasets.list_flow_generations, _READ_JOBS, dataset_models.GenerationSet),
+    Route(
+        "POST", f"{_GENERATIONS}/current", datasets.read_current, _READ_JOBS, dataset_models.GenerationSet,
+        errors=(404,),
+    ),
+    Route("GET", _GENERATION, datasets.show_generation, _READ_JOBS, dataset_models.Generation),
+    Route("GET", f"{_GENERATION}/rows", datasets.list_rows, _READ_JOBS, dataset_models.RowPage, errors=(409,)),
+    Route("GET", f"{_GENERATION}/pointers", datasets.list_pointers, _READ_JOBS, dataset_models.PointerPage),
+    Route(
+        "POST", "/api/v1/dataset-cutovers", datasets.cut_over, _WORK_OR_OPERATE, dataset_models.Switch,
+        errors=(404, 409),
+    ),
+    Route(
+        "POST", "/api/v1/dataset-rollbacks", datasets.roll_back, _OPERATE, dataset_models.RolledBackSet,
+        errors=(404, 409),
+    ),
+    Route("GET", "/api/v1/dataset-switches", datasets.list_switches, _READ_JOBS, dataset_models.SwitchPage),
+    Route("GET", _SUBSCRIPTIONS, datasets.list_subscriptions, _READ_JOBS, dataset_models.SubscriptionList),
+    Route("PUT", _SUBSCRIPTIONS, datasets.subscribe, _WORK, dataset_models.Subscribed, errors=(404,)),
+    Route("POST", f"{_SUBSCRIPTIONS}/end", datasets.unsubscribe, _WORK_OR_OPERATE, dataset_models.Unsubscribed),
+    Route("GET", f"{_JOB}/datasets", datasets.list_job_datasets, _READ_JOBS, dataset_models.JobDatasets),
+    Route("POST", f"{_JOB}/stage", datasets.stage_rows, _WORK, dataset_models.StagedRows),
 )  # fmt: skip
 _LETTERS = (
     Route("GET", "/api/v1/dlq/items", dead_letters.list_letters, _READ_LETTERS, dead_letters.LetterPage),
@@ -170,7 +205,7 @@ _HEALTH = (
 )
 _BY_TAG: Mapping[str, tuple[Route, ...]] = {
     "jobs": _JOBS, "claims": _CLAIMS, "holding": tuple(_holding()), "operators": _OPERATORS,
-    "schedules": _SCHEDULE_ROUTES, "flows": _FLOWS, "dead letters": _LETTERS,
+    "schedules": _SCHEDULE_ROUTES, "flows": _FLOWS, "datasets": _DATASET_ROUTES, "dead letters": _LETTERS,
     "tasks (document 001)": _TASKS, "run (document 004)": _RUN, "probes": _HEALTH,
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ transaction that ends it, or not at all.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +26,8 @@ from tenure.jobs.job import NewJob
 WHOLE: Final = "all"
 #: The most rows of one output of a completion. More are staged before it.
 MAX_ROWS: Final = 1_000_000
+#: The most rows that are staged under one number: their places are keys of nine digits.
+MAX_STAGED: Final = 999_999_999
 #: The most outputs, and the most events, of one completion.
 MAX_OUTPUTS: Final = 1_000
 #: The most datasets that one cutover switches.
@@ -175,6 +178,13 @@ class RowPage(NamedTuple):
     next: str | None
 
 
+class StagedRows(NamedTuple):
+    """Rows that an attempt has staged: the number to refer by, and how many they are."""
+
+    number: int
+    rows: int
+
+
 class StoredPointer(NamedTuple):
     """Where the data of a scope is kept."""
 
@@ -277,13 +287,19 @@ def row_keys(rows: Sequence[Any], key: str | Sequence[str]) -> list[str]:
     return keys
 
 
-def check_dataset(new: NewDataset) -> str | None:
+def check_dataset(new: NewDataset, max_bytes: int = validation.MAX_BYTES) -> str | None:
     """Check a declaration; returns its shape as JSON."""
-    validation.check_name("dataset", new.name)
+    name = validation.check_name("dataset", new.name)
+    if "/" in name or not name.isprintable() or name != name.strip() or name in (".", ".."):
+        raise BadInput(f"the name of a dataset is printable text without / and outer blanks, not {name!r}")
     validation.check_name("tenant_id", new.tenant_id)
     if new.keep is not None:
         validation.check_integer("keep", new.keep, 0, MAX_KEEP)
-    return None if new.shape is None else validation.to_json("shape", new.shape)
+    return (
+        None
+        if new.shape is None
+        else validation.to_json("shape", new.shape, min(max_bytes, validation.MAX_SHAPE_BYTES))
+    )
 
 
 def check_output(path: str, output: Any, max_bytes: int = validation.MAX_BYTES) -> list[str]:
@@ -321,7 +337,7 @@ def check_rows(
         for key in keys:
             validation.check_name("row key", key)
         if len(set(keys)) < len(keys):
-            twice = next(key for n, key in enumerate(keys) if key in keys[:n])
+            ((twice, _),) = Counter(keys).most_common(1)
             raise BadInput(f"{path} has two rows with the key {twice}. Next: choose a key that tells rows apart")
     return [validation.to_json(f"{path}.rows[{n}]", row, max_bytes) for n, row in enumerate(rows)]
 

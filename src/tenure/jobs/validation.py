@@ -28,6 +28,8 @@ MAX_BATCH = 10_000
 ID_UNIT, MAX_UNITS = 1_048_576, 8
 MAX_DELAY_MS = 10 * 366 * 86_400_000
 
+#: The largest declared shape of a dataset, in bytes: lists of generations show many of them.
+MAX_SHAPE_BYTES = 65_536
 #: The maximum length of each field that is a name, in characters.
 LENGTHS: Mapping[str, int] = {
     "type": 200, "queue": 100, "tenant_id": 100, "key": 255, "trace_id": 200, "correlation_id": 200, "worker": 200,
@@ -178,15 +180,15 @@ def check_new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -
     if job.expires:
         check_expiry(contract, job.expires_at, job.expires_ms, job.run_at, job.delay_ms)
     if job.uses_datasets:
-        _check_uses("reads", job.reads)
-        _check_uses("writes", job.writes)
+        _check_uses("reads", job.reads, max_bytes)
+        _check_uses("writes", job.writes, max_bytes)
     payload = to_json("payload", job.payload, max_bytes)
     if job.unique is not None:
         unique_scope(check_unique(job.unique), job.payload, TIMEOUT)
     return payload
 
 
-def _check_uses(field: str, uses: Sequence[DatasetUse]) -> None:
+def _check_uses(field: str, uses: Sequence[DatasetUse], max_bytes: int) -> None:
     """Check the datasets that a job reads or writes."""
     if not isinstance(uses, tuple) or not all(isinstance(use, DatasetUse) for use in uses):
         raise BadInput(f"{field} must be a tuple of DatasetUse, not {uses!r}")
@@ -194,6 +196,9 @@ def _check_uses(field: str, uses: Sequence[DatasetUse]) -> None:
         check_name("dataset", use.name)
         if use.generation is not None:
             check_integer(f"generation of dataset {use.name!r}", use.generation, 1, MAX_ID)
+        longest = min(max_bytes, MAX_SHAPE_BYTES)
+        if use.shape_json is not None and len(use.shape_json.encode()) > longest:
+            raise PayloadTooLarge(f"the shape of dataset {use.name!r} has more than {longest} bytes. Next: shorten it")
     names = [use.name for use in uses]
     if twice := next((name for n, name in enumerate(names) if name in names[:n]), None):
         raise BadInput(f"{field} names dataset {twice!r} twice. Next: name it once, with one generation")

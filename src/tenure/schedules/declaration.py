@@ -11,6 +11,7 @@ from typing import Any
 
 from tenure.errors import BadInput
 from tenure.jobs import validation
+from tenure.jobs.dataset_json import use_from_json, use_to_json
 from tenure.jobs.formats import format_iso
 from tenure.jobs.job import NewJob
 from tenure.jobs.unique import Unique
@@ -47,6 +48,9 @@ class Schedule:
         }
         if self.job.unique is not None:
             job["unique"] = self.job.unique._asdict()
+        for name in ("reads", "writes"):
+            if uses := getattr(self.job, name):
+                job[name] = [use_to_json(use) for use in uses]
         return {
             "cron": self.timing.cron, "every_seconds": self.timing.every_s, "tz": self.timing.tz,
             "jitter_seconds": self.timing.jitter_s, "missed": self.missed, "overlap": self.overlap, "job": job,
@@ -83,7 +87,8 @@ def job_from_json(given: Mapping[str, Any]) -> NewJob:
     if unique is not None:
         by = unique["by"]
         unique = Unique(**{**unique, "by": None if by is None else tuple(by)})
-    return NewJob(**{**given, "unique": unique})
+    uses = {name: tuple(map(use_from_json, given.get(name) or ())) for name in ("reads", "writes")}
+    return NewJob(**{**given, "unique": unique, **uses})
 
 
 def from_json(name: str, declared: Mapping[str, Any]) -> Schedule:

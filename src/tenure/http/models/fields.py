@@ -72,6 +72,7 @@ Cursor = Annotated[str | None, described("Where an earlier page ended: its `next
 # Types of request fields.
 Id = Annotated[StrictStr, Field(pattern=DIGITS, examples=["42"])]
 Token = Annotated[StrictStr, Field(pattern=_UUID, json_schema_extra={"format": "uuid"}, examples=[_TOKEN])]
+Uuid = Annotated[StrictStr, Field(pattern=_UUID, json_schema_extra={"format": "uuid"})]
 #: Version 4, because the key becomes the lease token, which must not be guessable.
 ClaimKey = Annotated[StrictStr, Field(pattern=_UUID4, json_schema_extra={"format": "uuid"}, examples=[_TOKEN])]
 Queue = Annotated[StrictStr, text("queue", examples=["mail"])]

@@ -9,6 +9,7 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from tenure.errors import BadInput
 from tenure.http.models import fields
+from tenure.http.models.dataset_uses import Uses, dataset_uses
 from tenure.http.models.fields import RequestBody, described, optional
 from tenure.jobs.job import NewJob
 
@@ -42,6 +43,8 @@ class NewJobFields(RequestBody):
     trace_id: Annotated[StrictStr, fields.text("trace_id")] | None = optional(
         "The job's trace id; default the request's, or one made from the job's id."
     )
+    reads: Uses | None = optional("The datasets that it reads: their generations are pinned now; default none.")
+    writes: Uses | None = optional("The datasets that it writes: their generations are pinned now; default none.")
     notify: StrictBool = described(
         "Whether to wake listening workers; false: they find the job by polling.", default=True
     )
@@ -57,7 +60,8 @@ class NewJobFields(RequestBody):
             priority=self.priority, max_attempts=self.max_attempts, run_at=_timestamp("run_at", self.run_at),
             delay_ms=_milliseconds(self.delay_seconds), trace_id=self.trace_id, correlation_id=self.correlation_id,
             notify=self.notify, expires_at=_timestamp("expires_at", self.expires_at),
-            expires_ms=_milliseconds(self.expires_seconds),
+            expires_ms=_milliseconds(self.expires_seconds), reads=dataset_uses(self.reads),
+            writes=dataset_uses(self.writes),
         )  # fmt: skip
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from tenure.http.models import fields
+from tenure.http.models.dataset_uses import Uses, dataset_uses
 from tenure.http.models.fields import RequestBody, described, optional
+from tenure.jobs.job import NewJob
 from tenure.jobs.unique import OnConflict
 from tenure.schedules.decision import Missed, Overlap
+from tenure.schedules.declaration import job_from_json
 from tenure.schedules.timing import MAX_EVERY_S, MAX_JITTER_S
 
 _ANY_OWNER = "Its application; needed only where several have a schedule of this name."
@@ -52,6 +56,14 @@ class ScheduledJob(RequestBody):
     expires_ms: fields.Milliseconds | None = optional(
         "The job is cancelled if it was not claimed within so many milliseconds."
     )
+    reads: Uses | None = optional("The datasets that it reads; default none.")
+    writes: Uses | None = optional("The datasets that it writes; default none.")
+
+    def job(self, tenant: str | None) -> NewJob:
+        """The job that it describes; without a tenant of its own it has this one."""
+        given = self.model_dump(exclude={"reads", "writes"})
+        job = job_from_json({**given, "tenant_id": given["tenant_id"] or tenant or "default"})
+        return replace(job, reads=dataset_uses(self.reads), writes=dataset_uses(self.writes))
 
 
 class ScheduleFields(RequestBody):

@@ -15,10 +15,12 @@ from tenure.http import response
 from tenure.http.application import ApiRequest
 from tenure.http.long_poll import ClaimFilter
 from tenure.http.models import fields
+from tenure.http.models.datasets import Pin
 from tenure.http.models.fields import MAX_ITEMS, MAX_WAIT_S, RequestBody, WorkerId, described, optional
 from tenure.http.response import FastJsonResponse
 from tenure.http.routes.jobs import Job
 from tenure.jobs import job_type, validation
+from tenure.jobs.dataset_json import pin_to_json
 from tenure.jobs.live_worker import LiveWorker
 from tenure.jobs.wakeup import JOB_CHANGED
 from tenure.postgres.claim import Claimer
@@ -81,6 +83,9 @@ class Claim(RequestBody):
     record: StrictBool = described(
         "Whether each job comes with the row of its contract's view; default true.", default=True
     )
+    datasets: StrictBool | None = optional(
+        "Whether each job comes with the generations of datasets that it reads and writes; default as record."
+    )
 
 
 class ClaimedJob(BaseModel):
@@ -94,6 +99,7 @@ class ClaimedJob(BaseModel):
     execution_key: str = described(
         "Names this execution for good; use it to make outside effects idempotent.", examples=["42:1"]
     )
+    datasets: list[Pin] | None = optional("The generations of datasets that it reads and writes; null: not asked for.")
 
 
 class ClaimedJobs(BaseModel):
@@ -205,6 +211,10 @@ async def claim_jobs(request: ApiRequest, body: Claim) -> dict[str, Any] | FastJ
 
     jobs = await calls.claim(claim_filter, claimer, body.wait_seconds, is_gone)
     claims = [response.claim(job, contract) for job in jobs]
+    if jobs and (body.record if body.datasets is None else body.datasets):
+        pins = await request.calls.pins(jobs)
+        for job, claim in zip(jobs, claims, strict=True):
+            claim["datasets"] = list(map(pin_to_json, pins.get(job.id, ())))
     if not body.record or not jobs:
         return FastJsonResponse({"claims": claims})
     rows: Mapping[int, Any] = {}

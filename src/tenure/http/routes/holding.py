@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr
 from tenure.errors import BadInput
 from tenure.http.application import ApiRequest, parse_job_id
 from tenure.http.models import fields
+from tenure.http.models.datasets import Events, Outputs
 from tenure.http.models.errors import RefusedItem
 from tenure.http.models.fields import RequestBody, described, optional
 from tenure.http.models.outcomes import Move, Note, Unmoved
@@ -78,9 +79,11 @@ class EffectList(BaseModel):
 
 
 class Succeed(KeyedProof):
-    """The handler returned this."""
+    """The handler returned this. Outputs and events of datasets are stored with it, or nothing is."""
 
     result: Any = optional("The handler's result, any JSON; default null.", examples=[{"sent": True}])
+    outputs: Outputs | None = optional("What it adds to the datasets that the job writes; default nothing.")
+    dataset_events: Events | None = optional("Events for the tasks that are subscribed to datasets; default none.")
 
 
 class FailureFacts(RequestBody):
@@ -156,6 +159,8 @@ class Finish(KeyedProof):
         "With snooze (required) and hand-back (default 0): seconds until the next claim."
     )
     reason: fields.ReasonForLog = optional("With hand-back and cancelled: why, for the log.")
+    outputs: Outputs | None = optional("With succeed: what it adds to the datasets that the job writes.")
+    dataset_events: Events | None = optional("With succeed: events for the tasks that are subscribed to datasets.")
 
 
 class Beat(Proof):
@@ -239,7 +244,7 @@ class HeartbeatAnswers(BaseModel):
 #: The fields of a body, and the facts of a call that they give.
 _FACTS = {
     "result": "result", "error": "failure", "seconds": "delay_ms", "reason": "reason", "value": "value",
-    "blocks": "blocks",
+    "blocks": "blocks", "outputs": "outputs", "dataset_events": "dataset_events",
 }  # fmt: skip
 
 
@@ -284,6 +289,10 @@ def _facts(verb: str, body: Proof) -> dict[str, Any]:
         facts["delay_ms"] = round(facts["delay_ms"] * 1_000)
     if "failure" in carried:
         facts["failure"] = (facts.get("failure") or FailureFacts()).failure()
+    if "outputs" in facts:
+        facts["outputs"] = [one.output() for one in facts["outputs"]]
+    if "dataset_events" in facts:
+        facts["dataset_events"] = [one.event() for one in facts["dataset_events"]]
     return facts
 
 

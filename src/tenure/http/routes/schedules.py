@@ -7,16 +7,14 @@ from typing import Any
 from tenure.errors import ScheduleNotFound
 from tenure.http.application import ApiRequest
 from tenure.http.models import schedules as models
-from tenure.schedules.declaration import Schedule, declare, job_from_json
+from tenure.schedules.declaration import Schedule, declare
 from tenure.schedules.timing import timing
 
 
 def _schedule(name: str, body: models.ScheduleFields, tenant: str | None) -> Schedule:
     """The schedule of a body; refuses what is wrong."""
-    given = body.job.model_dump()
-    job = job_from_json({**given, "tenant_id": given["tenant_id"] or tenant or "default"})
     when = timing(body.cron, seconds=body.every_seconds, tz=body.tz, jitter=body.jitter_seconds)
-    return declare(name, job, when, missed=body.missed, overlap=body.overlap)
+    return declare(name, body.job.job(tenant), when, missed=body.missed, overlap=body.overlap)
 
 
 async def declare_schedules(request: ApiRequest, body: models.DeclareSchedules) -> dict[str, Any]:

@@ -7,16 +7,18 @@ checks the attempt too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr
+from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr, ValidationError
 
 from tenure.contracts.declaration import HELD
 from tenure.errors import (
     BadInput,
     Busy,
+    DatasetConflict,
     IdempotencyConflict,
     InvalidTransition,
     JobNotFound,
@@ -27,10 +29,16 @@ from tenure.errors import (
 from tenure.http import response
 from tenure.http.application import ApiRequest, parse_job_id
 from tenure.http.models import fields
+from tenure.http.models.datasets import DatasetOutput
+from tenure.http.models.datasets import Pin as PinnedDataset
 from tenure.http.models.fields import MAX_ITEMS, RequestBody, described, optional
 from tenure.http.response import FastJsonResponse
 from tenure.http.routes.holding import FailureFacts
 from tenure.http.routes.jobs import Job as WholeJob
+from tenure.http.validation_messages import bad_input, faults
+from tenure.jobs.dataset import WHOLE, Output, Pin, Pointer, parse_event
+from tenure.jobs.dataset_json import pin_to_json
+from tenure.jobs.formats import code_and_message
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Held
 from tenure.jobs.live_worker import LiveWorker
@@ -45,6 +53,9 @@ class TaskClaim(RequestBody):
     worker_id: fields.WorkerId
     types: fields.Types | None = optional("The types of tasks that this worker knows; default any.")
     job: StrictBool = described("Whether to answer the whole job too; default false.", default=False)
+    datasets: StrictBool = described(
+        "Whether the task comes with the generations of datasets that it reads and writes; default true.", default=True
+    )
 
 
 class TaskJob(BaseModel):
@@ -63,6 +74,7 @@ class Task(BaseModel):
     operator: fields.TypeName
     config: Any = described("The operator's arguments: the payload of the job.", examples=[{"to": "a@b.c"}])
     inputs: list[Any] = described("The outputs of upstream tasks of its DAG; empty outside a DAG.")
+    datasets: list[PinnedDataset] = described("The generations of datasets that it reads and writes.")
     max_attempts: fields.MaxAttempts
     queue: fields.QueueName
     tenant_id: fields.TenantId
@@ -117,9 +129,12 @@ class TaskComplete(TaskHeartbeat):
     """Document 001: the end of an attempt. Outputs and events are stored with it, or nothing is."""
 
     status: Literal["Completed", "Failed", "Canceled"] = described("How the attempt ended.")
-    outputs: Any = optional("With Completed: the outputs, any JSON; default null.", examples=[[{"rows": 17}]])
+    outputs: Any = optional(
+        "With Completed: any JSON; those with kind and dataset, or a dataset_uuid that it writes, go to datasets.",
+        examples=[[{"rows": 17}]],
+    )
     events: Annotated[list[Any], Field(max_length=MAX_ITEMS)] | None = optional(
-        "Events to store with it; default none."
+        "Events to store with it; with Completed, those with a dataset_uuid are routed. Default none."
     )
     error_message: Annotated[StrictStr, Field(max_length=8_000)] | None = optional("With Failed: what went wrong.")
     error: FailureFacts | None = optional("With Failed: what went wrong, in full; then without error_message.")
@@ -152,7 +167,9 @@ async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any] | F
     calls.remember_attempt(job)
     worker = LiveWorker(body.worker_id, (job.queue,), (job.contract,), tuple(body.types or (job.type,)))
     calls.presence.record(worker, unbound=False)
-    answer = {"status": "Claimed", "attempt": job.counter, **response.lease(job), "task": response.task(job)}
+    pins = (await calls.pins([job])).get(job.id, ()) if body.datasets else ()
+    task = {**response.task(job), "datasets": list(map(pin_to_json, pins))}
+    answer = {"status": "Claimed", "attempt": job.counter, **response.lease(job), "task": task}
     if body.job:
         answer["job"] = response.job(job)
     return FastJsonResponse(answer)
@@ -174,16 +191,58 @@ async def task_complete(request: ApiRequest, body: TaskComplete) -> dict[str, An
     call = HolderCall(
         held,
         key=f"task-complete:{held.claims}",
-        result=body.outputs if body.status == "Completed" else None,
         failure=_failure(body) if body.status == "Failed" else None,
         events=body.events or (),
     )
+    if body.status == "Completed":
+        call.result, call.outputs = await _outputs(request, held, body.outputs)
+        events = [parse_event(f"events[{n}]", event) for n, event in enumerate(call.events)]
+        call.dataset_events = [event for event in events if event is not None]
     try:
         moved = await request.calls.report_patiently(_VERBS[body.status], call)
     except IdempotencyConflict as conflict:
         why = f"attempt {body.attempt} of task {body.task_id} was completed otherwise already; nothing was stored"
         raise Refused(held.id, why, code=conflict.code) from None
     return {"status": moved.state, "next_retry_at": moved.due_at if moved.will_retry else None}
+
+
+async def _outputs(request: ApiRequest, held: Held, outputs: Any) -> tuple[Any, list[Output]]:
+    """What is stored as the task's outputs, and the outputs to datasets among them; their rows go there alone."""
+    if not isinstance(outputs, list):
+        return outputs, []
+    uuids: dict[str, Pin] = {}
+    if any(isinstance(one, dict) and "dataset_uuid" in one for one in outputs):
+        pins = await request.calls.store.datasets.pins(held.id)
+        uuids = {str(pin.dataset_uuid): pin for pin in pins if pin.mode == "write"}
+    stored: list[Any] = []
+    found: list[Output] = []
+    for n, one in enumerate(outputs):
+        output = _output(f"outputs[{n}]", one, uuids) if isinstance(one, dict) else None
+        if output is not None:
+            found.append(output)
+            given = {} if isinstance(output, Pointer) else {"given": len(output.rows)}
+            one = {**{name: value for name, value in one.items() if name not in ("rows", "keys")}, **given}
+        stored.append(one)
+    return stored, found
+
+
+def _output(path: str, one: dict[str, Any], written: Mapping[str, Pin]) -> Output | None:
+    """The output to a dataset that an object is; None: it is none."""
+    if "kind" in one and "dataset" in one:
+        try:
+            return DatasetOutput.model_validate(one).output()
+        except ValidationError as error:
+            what = bad_input(faults(error, DatasetOutput, in_body=True))
+            raise BadInput(f"{path}: {code_and_message(what)[1]}") from None
+    pin = written.get(str(one.get("dataset_uuid")).lower())
+    if pin is None or "location" not in one:
+        return None
+    if one.get("dataset_version", pin.generation) != pin.generation:
+        raise DatasetConflict(f"{path} is of version {one['dataset_version']!r}, and the task writes {pin.generation}")
+    scope = one.get("partition_key")
+    return Pointer(
+        pin.dataset, one["location"], one.get("cursor"), one.get("row_count"), WHOLE if scope is None else scope
+    )
 
 
 def _failure(body: TaskComplete) -> Failure:

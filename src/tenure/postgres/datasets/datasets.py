@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tenure.errors import BadInput, DatasetConflict, DatasetNotFound
 from tenure.jobs import validation
@@ -28,6 +28,9 @@ from tenure.postgres.datasets.switches import SwitchVerbs
 from tenure.postgres.engine import ask
 from tenure.postgres.statement import Atomic, Plan, statement
 
+#: A page of rows ends once it has this many bytes.
+_PAGE_BYTES: Final = 4 * validation.MAX_BYTES
+
 
 class Datasets(StagingVerbs, SwitchVerbs, RoutingVerbs, DatasetRetention):
     """Operations on datasets; `store.datasets`."""
@@ -38,7 +41,7 @@ class Datasets(StagingVerbs, SwitchVerbs, RoutingVerbs, DatasetRetention):
         A shape that no generation has makes a new one, which a cutover makes current. Returns the generation that jobs
         of this code write: the current one if it has this shape, else the newest one that has it.
         """
-        shape = check_dataset(dataset)
+        shape = check_dataset(dataset, self._max_bytes)
         _check_created_by(created_by)
         return await self._engine.run(lambda: _declare(dataset, shape, created_by))
 
@@ -60,14 +63,14 @@ class Datasets(StagingVerbs, SwitchVerbs, RoutingVerbs, DatasetRetention):
         return await self._engine.run(lambda: _atomic(create()))
 
     async def list(
-        self, *, tenant_id: str | None = None, limit: int = 100, after: str | None = None
+        self, *, tenant_id: str | None = None, limit: int = 100, after: int | None = None
     ) -> Sequence[Dataset]:
-        """Return datasets by tenant and name; `after`: the name of the last one of the page before, of this tenant."""
+        """Return datasets by tenant and name; `after`: the id of the last one of the page before."""
         validation.check_integer("limit", limit, 1, validation.MAX_BATCH)
         if tenant_id is not None:
             validation.check_name("tenant_id", tenant_id)
-        elif after is not None:
-            raise BadInput("after is the name of a dataset of one tenant. Next: give tenant_id too")
+        if after is not None:
+            validation.check_integer("after", after, 1, validation.MAX_ID)
         rows = await self._engine.ask("list_datasets", tenant_id=tenant_id, limit=limit, after=after)
         return [Dataset._make(row) for row in rows]
 
@@ -104,6 +107,14 @@ class Datasets(StagingVerbs, SwitchVerbs, RoutingVerbs, DatasetRetention):
             raise DatasetNotFound(name, number)
         return Generation._make(rows[0])
 
+    async def by_id(self, generation_id: int) -> Generation:
+        """Return a generation by its id; raises DatasetNotFound."""
+        validation.check_integer("generation_id", generation_id, 1, validation.MAX_ID)
+        rows = await self._engine.ask("read_generation", id=generation_id)
+        if not rows:
+            raise _no_such_generation(generation_id)
+        return Generation._make(rows[0])
+
     async def of_flow(self, flow_id: int) -> Sequence[Generation]:
         """Return the generations that a flow writes, by dataset."""
         validation.check_integer("flow", flow_id, 1, validation.MAX_ID)
@@ -122,8 +133,15 @@ class Datasets(StagingVerbs, SwitchVerbs, RoutingVerbs, DatasetRetention):
 
     async def pins(self, job_id: int) -> Sequence[Pin]:
         """Return the generations that a job reads and writes."""
-        validation.check_integer("id", job_id, 1, validation.MAX_ID)
-        return [Pin._make(row) for row in await self._engine.ask("list_pins", job_id=job_id)]
+        return await self.pins_of([job_id])
+
+    async def pins_of(self, job_ids: Sequence[int]) -> Sequence[Pin]:
+        """Return the generations that these jobs read and write, by job."""
+        validation.check_integer("number of jobs", len(job_ids), 0, validation.MAX_BATCH)
+        for job_id in job_ids:
+            validation.check_integer("id", job_id, 1, validation.MAX_ID)
+        rows = await self._engine.ask("list_pins", ids=list(job_ids)) if job_ids else []
+        return [Pin._make(row) for row in rows]
 
     async def rows(self, generation_id: int, scope: str | None = None, *, page: int = 1_000) -> AsyncIterator[Row]:
         """Read the rows of a generation, or of one scope of it, page by page, by scope and key.
@@ -156,8 +174,14 @@ class Datasets(StagingVerbs, SwitchVerbs, RoutingVerbs, DatasetRetention):
         """Return the pointers of a generation by scope; `after`: the last scope of the page before."""
         validation.check_integer("generation_id", generation_id, 1, validation.MAX_ID)
         validation.check_integer("limit", limit, 1, validation.MAX_BATCH)
+        if after is not None:
+            validation.check_name("scope", after)
         rows = await self._engine.ask("list_pointers", id=generation_id, limit=limit, after=after)
         return [StoredPointer._make(row) for row in rows]
+
+
+def _no_such_generation(generation_id: int) -> DatasetNotFound:
+    return DatasetNotFound(generation_id=generation_id)
 
 
 def _check_name(name: str, tenant_id: str) -> None:
@@ -233,6 +257,9 @@ class _Position:
         is_one = type(position.scope) is str and type(position.batch_id) is int and isinstance(position.key, str | None)
         if not is_one or not 0 < position.batch_id <= validation.MAX_ID:
             raise BadInput(f"after is the `next` of a page of rows, not {text!r}")
+        for field, value in (("scope", position.scope), ("row key", position.key)):
+            if value:
+                validation.check_name(field, value)
         return position
 
 
@@ -241,13 +268,17 @@ def _read_page(generation_id: int, scope: str | None, limit: int, position: _Pos
     while True:
         rows = yield statement("read_generation", {"id": generation_id})
         if not rows:
-            raise BadInput(f"there is no generation with the id {generation_id}")
+            raise _no_such_generation(generation_id)
         generation = Generation._make(rows[0])
         if generation.dropped_at is not None:
             raise DatasetConflict(
                 f"generation {generation.number} of dataset {generation.dataset!r} was dropped: its rows leave. "
                 "Next: read another generation"
             )
+        if position is not None and position.key is not None and position.batch_id != generation_id:
+            known = yield statement("check_batch", {"id": position.batch_id, "generation_id": generation_id})
+            if not known:
+                raise BadInput("after is the `next` of a page of another generation, or too old. Next: begin again")
         # What was appended is the batch of the generation itself, and comes first.
         first = _Position("", generation_id, "") if position is None and scope in (None, "") else position
         parts = [] if first is None or first.key is None else [first]
@@ -265,12 +296,14 @@ def _read_page(generation_id: int, scope: str | None, limit: int, position: _Pos
             "batches": [part.batch_id for part in parts],
             "afters": [part.key for part in parts],
         }
-        read = (yield statement("read_rows", {**columns, "limit": limit})) if parts else []
-        if len(read) == limit:
-            name, batch_id, key, _ = read[-1]
-            return RowPage([Row(one, key, value) for one, _, key, value in read], _Position(name, batch_id, key).text())
+        bounds = {"limit": limit, "max_bytes": _PAGE_BYTES}
+        read = (yield statement("read_rows", {**columns, **bounds})) if parts else []
+        rows = [Row(scope, key, value) for scope, _, key, value, _ in read]
+        if len(read) == limit or (read and len(read) < read[0][4]):
+            name, batch_id, key, _, _ = read[-1]
+            return RowPage(rows, _Position(name, batch_id, key).text())
         if len(parts) - behind == len(scopes) < limit:
-            return RowPage([Row(one, key, value) for one, _, key, value in read], None)
+            return RowPage(rows, None)
         position = _Position(parts[-1].scope, parts[-1].batch_id, None)
-        if read:
-            return RowPage([Row(one, key, value) for one, _, key, value in read], position.text())
+        if rows:
+            return RowPage(rows, position.text())

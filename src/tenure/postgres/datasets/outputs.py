@@ -20,10 +20,12 @@ from tenure.errors import BadInput, DatasetConflict, DatasetNotFound, Refused
 from tenure.jobs import validation
 from tenure.jobs.dataset import (
     MAX_OUTPUTS,
+    MAX_STAGED,
     Append,
     DatasetEvent,
     Output,
     Pointer,
+    StagedRows,
     StoredOutput,
     check_event,
     check_output,
@@ -296,13 +298,31 @@ class StagingVerbs(EngineUser):
         Returns the number to refer by; give it as `staged` to add more rows, all with keys or all without. A key that
         is staged already is left out. Nobody reads the rows before the completion.
         """
+        return (await self.stage_rows(held, dataset, rows, keys, staged=staged)).number
+
+    async def stage_rows(
+        self,
+        held: Held,
+        dataset: str,
+        rows: Sequence[Any],
+        keys: Sequence[str] | None = None,
+        *,
+        staged: int | None = None,
+        first: int | None = None,
+    ) -> StagedRows:
+        """Store rows as `stage` does; returns also how many rows are staged by now.
+
+        `first`: the place of the first of these rows, where they have no keys: then a repeat of the call adds nothing.
+        """
         validation.check_held(held)
         validation.check_name("dataset", dataset)
         documents = check_rows("rows", rows, keys, self._max_bytes)
         if staged is not None:
             validation.check_integer("staged", staged, 1, validation.MAX_ID)
+        if first is not None:
+            validation.check_integer("first", first, 0, MAX_STAGED)
         bound = await self._engine.bound_contract(held.contract, held.version)
-        plan = partial(_stage, bound, held, dataset, documents, keys, staged)
+        plan = partial(_stage, bound, held, dataset, _StagedPart(documents, keys, staged, first))
         return only_answer([await self._engine.run(plan)])
 
     async def outputs(self, job_id: int) -> Sequence[StoredOutput]:
@@ -311,36 +331,48 @@ class StagingVerbs(EngineUser):
         return [StoredOutput._make(row) for row in await self._engine.ask("list_outputs", job_id=job_id)]
 
 
-def _stage(
-    bound: BoundContract, held: Held, dataset: str, rows: Sequence[str], keys: Sequence[str] | None, staged: int | None
-) -> Plan[int | Refused]:
+class _StagedPart(NamedTuple):
+    """Rows to stage: as JSON, with their keys or their places, and the batch that they are added to."""
+
+    rows: Sequence[str]
+    keys: Sequence[str] | None
+    staged: int | None
+    first: int | None
+
+
+def _stage(bound: BoundContract, held: Held, dataset: str, part: _StagedPart) -> Plan[StagedRows | Refused]:
     try:
-        batch_id: int = yield Atomic(_stage_rows(bound, held, dataset, rows, keys, staged))
+        staged: StagedRows = yield Atomic(_stage_rows(bound, held, dataset, part))
     except Refused as refused:
         return refused
-    return batch_id
+    return staged
 
 
-def _stage_rows(
-    bound: BoundContract, held: Held, dataset: str, rows: Sequence[str], keys: Sequence[str] | None, staged: int | None
-) -> Plan[int]:
+def _stage_rows(bound: BoundContract, held: Held, dataset: str, part: _StagedPart) -> Plan[StagedRows]:
     """Stage rows. The lease is tested last: the lock on the job, which heartbeats skip, is held for a moment only."""
     written = yield from _read_written(held.id)
     values = {"job_id": held.id, "claims": held.claims}
     if dataset not in written:
         yield from _check_lease(bound, held)
     values["generation_id"] = _find(written, dataset, held.id).generation_id
+    staged, count = part.staged, len(part.rows)
     if staged is None:
         ((staged,),) = yield statement("insert_batch", {**values, "state": "staged"})
-    counted = yield statement("count_staged_rows", {**values, "id": staged, "added": len(rows)})
+    counted = yield statement("count_staged_rows", {**values, "id": staged, "added": count})
     if not counted:
         yield from _check_lease(bound, held)
         raise _no_such_batch(held, staged)
-    added = yield from _insert_rows(staged, _places(counted[0][0], len(rows)) if keys is None else keys, rows)
-    if added < len(rows):
-        yield statement("count_staged_rows", {**values, "id": staged, "added": added - len(rows)})
+    before = counted[0][0]
+    if before + count > MAX_STAGED:
+        raise DatasetConflict(f"job {held.id} would stage more than {MAX_STAGED:,} rows as {staged}", job_id=held.id)
+    if part.first is not None and part.first > before:
+        raise DatasetConflict(f"{before} rows are staged as {staged}, and not {part.first}", job_id=held.id)
+    keys = _places(before if part.first is None else part.first, count) if part.keys is None else part.keys
+    added = yield from _insert_rows(staged, keys, part.rows)
+    if added < count:
+        yield statement("count_staged_rows", {**values, "id": staged, "added": added - count})
     yield from _check_lease(bound, held)
-    return staged
+    return StagedRows(staged, before + added)
 
 
 def _check_lease(bound: BoundContract, held: Held) -> Plan[None]:

@@ -102,6 +102,8 @@ class RoutingVerbs(EngineUser):
         """End a subscription; returns whether there was one. Events that wait for it are dropped."""
         validation.check_name("dataset", dataset)
         validation.check_name("type", type)
+        validation.check_name("contract", contract)
+        validation.check_name("tenant_id", tenant_id)
         values = {"dataset": dataset, "type": type, "contract": contract, "tenant_id": tenant_id}
         return bool(await self._engine.ask("delete_subscription", **values))
 
@@ -109,6 +111,9 @@ class RoutingVerbs(EngineUser):
         self, *, dataset: str | None = None, tenant_id: str | None = None
     ) -> Sequence[Subscription]:
         """Return the subscriptions by dataset and type; at most 1,000."""
+        for field, value in (("dataset", dataset), ("tenant_id", tenant_id)):
+            if value is not None:
+                validation.check_name(field, value)
         rows = await self._engine.ask("list_subscriptions", dataset=dataset, tenant_id=tenant_id, limit=1_000)
         return [Subscription._make(row) for row in rows]
 

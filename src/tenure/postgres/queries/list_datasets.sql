@@ -5,7 +5,8 @@ select dataset.id, dataset.uuid, dataset.name, dataset.tenant_id, current.number
 from (
     select * from tenure.dataset
     where (:tenant_id::text is null or tenant_id = :tenant_id::text) and (:name::text is null or name = :name::text)
-      and (:after::text is null or name > :after::text)
+      and (:after::bigint is null
+           or (tenant_id, name) > (select tenant_id, name from tenure.dataset where id = :after::bigint))
     order by tenant_id, name
     limit :limit::bigint
 ) as dataset
