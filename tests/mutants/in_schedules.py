@@ -80,6 +80,28 @@ MUTANTS = (
         (_RACES + "test_a_crash_leaves_no_half_fire",),
     ),
     Mutant(
+        "clock-changes-by-whole-hours",
+        "Times are left out where a clock changes by half an hour",
+        "schedules/cron.py",
+        "times = _times_by_clock if follows_clock else _fixed_times",
+        "times = _fixed_times",
+        (
+            _TIMING
+            + "test_a_change_by_half_an_hour_leaves_no_time_out_wherever_one_begins[45 * * * *-2026-04-04T15:00]",
+        ),
+    ),
+    Mutant(
+        "clock-change-passes-a-span-over",
+        "Of the times that come twice the second pass is left out",
+        "schedules/cron.py",
+        "begin = end if changes else max(end, moment - 2 * _SPAN)",
+        "begin = max(end, moment)",
+        (
+            _TIMING
+            + "test_a_change_by_half_an_hour_leaves_no_time_out_wherever_one_begins[45 * * * *-2026-04-04T15:00]",
+        ),
+    ),
+    Mutant(
         "refused-job-ends-the-fire",
         "What PostgreSQL refuses leaves the transaction unusable",
         "postgres/schedule_fires.py",

@@ -24,7 +24,7 @@ ZONES = (
 )
 CRONS = (
     "* * * * *", "*/7 * * * *", "0 * * * *", "30 2 * * *", "15,45 2 * * *", "0 0 * * *", "59 23 * * 1-5", "0 3 1 * *",
-    "0 12 29 2 *", "30 1-3 * * *", "0 */6 * * *", "*/30 2 * * *", "0 0 13 * 5",
+    "0 12 29 2 *", "45 * * * *", "30 1-3 * * *", "0 */6 * * *", "*/30 2 * * *", "0 0 13 * 5",
 )  # fmt: skip
 moments = st.datetimes(datetime(2007, 1, 1), datetime(2035, 1, 1), timezones=st.just(UTC))
 timings = st.one_of(
@@ -129,6 +129,29 @@ def test_intervals_are_anchored_at_1970_and_not_at_a_start() -> None:
 )  # fmt: skip
 def test_clock_changes_and_calendars(cron: str, zone: str, after: str, expected: list[str]) -> None:
     assert local(cron, zone, after, len(expected)) == expected
+
+
+@pytest.mark.parametrize("change", ["2026-04-04T15:00", "2026-10-03T15:30"])
+@pytest.mark.parametrize("cron", ["45 * * * *", "* 2 * * *", "*/20 1,2 * * *", "15 */2 * * *"])
+def test_a_change_by_half_an_hour_leaves_no_time_out_wherever_one_begins(cron: str, change: str) -> None:
+    zone, begin = ZoneInfo("Australia/Lord_Howe"), utc(change) - timedelta(hours=4)
+    minutes = [begin + timedelta(minutes=n) for n in range(1, 8 * 60)]
+    expected = [at for at in minutes if _fires_at(cron, at.astimezone(zone))]
+    when = timing(cron, tz="Australia/Lord_Howe")
+    assert when.upcoming(begin, len(expected)) == expected
+    for at in minutes:
+        later = [one for one in expected if one > at]
+        assert when.upcoming(at, min(2, len(later))) == later[:2]
+
+
+def _fires_at(cron: str, at: datetime) -> bool:
+    """Whether the clock shows a time of this expression; it has lists and steps in its first two fields only."""
+
+    def has(field: str, value: int) -> bool:
+        return (field.startswith("*") and value % int(field[2:] or 1) == 0) or str(value) in field.split(",")
+
+    minute, hour, *_ = cron.split()
+    return has(minute, at.minute) and has(hour, at.hour)
 
 
 def test_a_time_that_came_twice_does_not_fire_again_after_the_second_pass_began() -> None:

@@ -8,8 +8,9 @@ expressions whose minute or hour begins with `*` simply follow the wall clock an
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
@@ -36,6 +37,9 @@ _ZONE: Final = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
 _MOMENT: Final = datetime(2024, 1, 1, tzinfo=UTC)
 #: An expression may give this many times that are past already (in the second pass of a repeated hour).
 _MAX_COINCIDING: Final = 10_000
+#: No clock changes twice within this time.
+_SPAN: Final = timedelta(days=1)
+_SECOND: Final = timedelta(seconds=1)
 
 
 def check_cron(text: object) -> str:
@@ -90,10 +94,19 @@ def check_zone(name: object) -> str:
 
 def cron_times(text: str, zone: str, after: datetime) -> Iterator[datetime]:
     """Yield the times after a moment at which an expression fires, in UTC, rising."""
+    expression = NAMES.get(text, text)
+    minute, hour, *_ = expression.split(" ")
+    follows_clock = minute.startswith(_ANY) or hour.startswith(_ANY)
+    times = _times_by_clock if follows_clock else _fixed_times
+    yield from times(expression, ZoneInfo(zone), after.astimezone(UTC))
+
+
+def _fixed_times(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """The times of an expression with a fixed minute and hour."""
     from cronsim import CronSim
 
-    last, coinciding = after.astimezone(UTC), 0
-    for at in CronSim(NAMES.get(text, text), last.astimezone(ZoneInfo(zone))):
+    last, coinciding = after, 0
+    for at in CronSim(expression, after.astimezone(zone)):
         moment = at.astimezone(UTC)
         # In the second pass of a repeated hour cronsim gives the times of the first pass.
         if moment <= last:
@@ -103,3 +116,40 @@ def cron_times(text: str, zone: str, after: datetime) -> Iterator[datetime]:
             continue
         last, coinciding = moment, 0
         yield moment
+
+
+def _times_by_clock(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """Every moment at which the wall clock shows a time that matches.
+
+    cronsim leaves some out where a clock changes by half an hour, because it adds whole hours. So it gets wall-clock
+    times without a zone, for one span after the other in which the clock does not change.
+    """
+    from cronsim import CronSim
+
+    begin = after.replace(microsecond=0) + _SECOND
+    while True:
+        offset = _offset(zone, begin)
+        end = begin + _SPAN
+        if changes := _offset(zone, end) != offset:
+            end = _first_change(zone, begin, offset)
+        for at in CronSim(expression, (begin + offset - _SECOND).replace(tzinfo=None)):
+            moment = at.replace(tzinfo=UTC) - offset
+            if moment >= end:
+                break
+            yield moment
+        else:
+            return
+        # Until shortly before that moment no time matches, whatever the clock does in between.
+        begin = end if changes else max(end, moment - 2 * _SPAN)
+
+
+def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
+    offset = at.astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset
+
+
+def _first_change(zone: ZoneInfo, begin: datetime, offset: timedelta) -> datetime:
+    """When the clock of a zone leaves this offset, within a span."""
+    seconds = range(int(_SPAN.total_seconds()))
+    return begin + bisect_left(seconds, True, key=lambda n: _offset(zone, begin + n * _SECOND) != offset) * _SECOND
