@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _JUDGE = "postgres/queries/judge_unique_jobs.sql"
+_LOCK = "postgres/queries/lock_unique_jobs.sql"
 _FORGET = "postgres/queries/delete_unique_jobs.sql"
 _EXPIRED = "postgres/queries/find_expired_unbegun.sql"
 _LIST = "postgres/queries/list_contracts_with_expired_jobs.sql"
@@ -117,6 +118,22 @@ MUTANTS = (
         "sorted(places, key=lambda n: (scopes[n], n))",
         "list(places)",
         (f"{_RACES}test_batches_in_different_orders_do_not_deadlock",),
+    ),
+    Mutant(
+        "unique-scope-not-locked",
+        "A scope that exists already is not locked: two callers judge by the same old job",
+        _LOCK,
+        "do update set job_id = unique_job.job_id",
+        "do nothing",
+        (f"{_RACES}test_a_scope_is_locked_before_it_is_judged_also_where_it_exists[commit]",),
+    ),
+    Mutant(
+        "unique-row-deleted-under-an-enqueue",
+        "Upkeep judges the row of a scope that an enqueue has locked",
+        _FORGET,
+        "        for update skip locked\n",
+        "",
+        (f"{_RACES}test_upkeep_leaves_out_a_scope_that_an_enqueue_has_locked",),
     ),
     Mutant(
         "unique-key-keeps-its-own-id",

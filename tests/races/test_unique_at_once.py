@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,8 +26,10 @@ from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
 from tenure.jobs.unique import OnConflict, UniqueOption, unique_rule
 from tenure.postgres import connect
+from tenure.postgres.statement import Plan, run_sync, statement
 from tenure.postgres.store import Store
 from tests.harness import Harness
+from tests.races.sessions import Session
 from tests.worker.working import quick, until
 
 pytestmark = [pytest.mark.serial, pytest.mark.core]
@@ -207,6 +210,36 @@ async def test_a_stale_row_is_taken_over_by_one(dsn: str, db: Harness) -> None:
     assert (answer.id, answer.made) == (first.id, False)
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_a_scope_is_locked_before_it_is_judged_also_where_it_exists(dsn: str, db: Harness, end: str) -> None:
+    async with quick(dsn) as app:
+        task = _declare(app)
+        await task.enqueue(7)
+        db.sql("delete from tenure.job")
+        (scope,) = db.sql("select contract, tenant_id, type, scope from tenure.unique_job")
+        with Session(dsn, "first") as first, ThreadPoolExecutor(1) as beside:
+            first.begin()
+            run_sync(first.connection, _lock(scope))
+            other = beside.submit(task.enqueue_sync, 7)
+            await until(lambda: _waits(db) or other.done())
+            assert not other.done()
+            first.end(end)
+            assert (await asyncio.wrap_future(other)).made
+
+
+async def test_upkeep_leaves_out_a_scope_that_an_enqueue_has_locked(dsn: str, db: Harness, store: Store) -> None:
+    async with quick(dsn) as app:
+        task = _declare(app)
+        await task.enqueue(7)
+        db.sql("delete from tenure.job")
+        db.sql("update tenure.unique_job set check_at = clock_timestamp()")
+        with psycopg.connect(dsn) as mine:
+            first = task.enqueue_in(mine, 7)
+            assert await store.history.forget_unique() == 0, "and it does not wait"
+            mine.commit()
+        assert (await task.enqueue(7)).id == first.id
+
+
 async def test_a_rollback_frees_the_scope(dsn: str, db: Harness) -> None:
     async with quick(dsn) as app:
         task = _declare(app)
@@ -329,6 +362,11 @@ def _declare(app: App):  # type: ignore[no-untyped-def]
     async def sync_customer(customer: int, *, full: bool = False) -> None: ...
 
     return sync_customer
+
+
+def _lock(scope: dict[str, Any]) -> Plan[None]:
+    arrays = {"tenants": [scope["tenant_id"]], "types": [scope["type"]], "scopes": [scope["scope"]]}
+    yield statement("lock_unique_jobs", {"contract": scope["contract"], **arrays})
 
 
 def _waits(db: Harness) -> bool:
