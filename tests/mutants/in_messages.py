@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _LOOP = "worker/test_receive_loop.py::test_"
 _TASKS = "worker/test_received_tasks.py::test_"
+_SOURCE = "client/test_sqs_source.py::test_"
 _INBOX = "sqs/test_inbox.py::test_"
 _NO_CLAIM = f"{_LOOP}no_handler_runs_without_a_claim_and_only_messages_that_nobody_needs_are_deleted"
 _PUBLISHER = "upkeep/test_publisher.py::test_"
@@ -35,6 +36,38 @@ MUTANTS = (
         "body, read, key=kept.token)",
         "body, read, key=None)",
         (f"{_NO_CLAIM}[reset]",),
+    ),
+    Mutant(
+        "message-kept-of-a-job-not-served",
+        "A message is kept for ever after its job could not be handed back",
+        "worker/receive_loop.py",
+        "            finally:\n                kept.is_claimed = True\n",
+        "            finally:\n                pass\n",
+        (f"{_LOOP}a_message_is_kept_no_longer_when_a_job_that_nobody_here_knows_cannot_be_handed_back",),
+    ),
+    Mutant(
+        "heartbeats-wait-for-each-other",
+        "A heartbeat without an answer keeps the answers to all others waiting",
+        "client/sqs_source.py",
+        'timeout=_HEARTBEAT_S if verb == "heartbeat" else None',
+        "timeout=None",
+        (_SOURCE + "a_heartbeat_without_an_answer_costs_the_others_no_lease",),
+    ),
+    Mutant(
+        "keeps-without-a-limit",
+        "A queue that does not answer holds up the messages of all jobs",
+        "client/sqs_source.py",
+        "asyncio.timeout(_KEEP_S)",
+        "asyncio.timeout(None)",
+        (_SOURCE + "a_message_that_cannot_be_kept_in_time_is_an_error",),
+    ),
+    Mutant(
+        "claims-for-what-cannot-be-sent",
+        "A message whose task_id has a NUL holds up the claims for other messages, and is never deleted",
+        "sqs/inbox.py",
+        " or not task_id.isprintable()",
+        "",
+        (_LOOP + "a_message_that_names_no_task_is_deleted_with_its_reason",),
     ),
     Mutant(
         "received-beyond-the-slots",

@@ -65,7 +65,8 @@ def test_a_queue_that_hides_nothing_has_its_messages_hidden_for_a_second() -> No
     [
         ("", "not JSON"), ("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "no task_id"), ("null", "no task_id"),
         ('{"task_id": null}', "no task_id"), ('{"task_id": 7}', "not a text"), ('{"task_id": ""}', "not a text"),
-        ('{"task_id": "' + "7" * 101 + '"}', "not a text"),
+        ('{"task_id": "' + "7" * 101 + '"}', "not a text"), (r'{"task_id": "\ud800"}', "not a text"),
+        (r'{"task_id": "7\u0000"}', "not a text"),
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_pointer_is_refused_with_the_reason(body: str, why: str) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from tenure.app import App
+from tenure.client.sqs_source import SqsSource
 from tenure.contracts import BUILT_IN
-from tenure.errors import BadInput
+from tenure.errors import BadInput, ConnectionLost
 from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tenure.sqs.message_queue import MessageQueues
+from tenure.worker.receive_loop import ReceiveLoop
 from tests.harness import Harness
 from tests.http.stub import HANG, RESET, Asked, refused, stub
 from tests.message_queues import MessageServer
@@ -87,7 +89,12 @@ async def test_a_message_that_names_no_task_is_deleted_with_its_reason(
     dispatcher: str, sqs: MessageServer, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bodies = ["no JSON", "[1]", '{"task": "1"}', '{"task_id": 7}', '{"task_id": ""}', "x" * 100_000]
-    bodies += ['{"task_id": "999999"}', '{"task_id": "no number"}']
+    bodies += [
+        '{"task_id": "999999"}',
+        '{"task_id": "no number"}',
+        r'{"task_id": "\ud800"}',
+        r'{"task_id": "a\u0000b"}',
+    ]
     async with through(dispatcher) as app:
 
         @app.task
@@ -103,6 +110,28 @@ async def test_a_message_that_names_no_task_is_deleted_with_its_reason(
         assert any(why in line for line in logged), why
     assert {one.levelno for one in caplog.records if "deletes a message" in one.message} == {logging.WARNING}
     assert max(map(len, logged)) < 600, "a long body is shortened"
+
+
+async def test_a_message_is_kept_no_longer_when_a_job_that_nobody_here_knows_cannot_be_handed_back(
+    dispatcher: str, store: Store, sqs: MessageServer, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any, **__: Any) -> Any:
+        raise ConnectionLost("no answer")
+
+    monkeypatch.setattr(SqsSource, "report", fails)
+    async with through(dispatcher) as app:
+
+        @app.task
+        async def work() -> None: ...
+
+        async with working(app, sqs=queue) as worker:
+            await until(lambda: worker._claim_loop is not None)
+            assert isinstance(worker._claim_loop, ReceiveLoop)
+            inbox = worker._claim_loop._source.inbox
+            worker._claim_loop._contracts = {}
+            sqs.put(queue, *await make(store))
+            await until(lambda: len(sqs.asked("ReceiveMessage", queue)) > 1 and not inbox._kept)
+    assert sqs.count(queue) == 1
 
 
 async def test_a_worker_takes_only_the_messages_that_it_can_start_at_once(

@@ -38,6 +38,10 @@ _STATUSES = {"succeed": "Completed", "fail": "Failed", "cancelled": "Canceled"}
 _TRIES = 6
 #: How long closing waits for messages to be deleted and given back, in seconds.
 _LAST_CALLS_S = 5.0
+#: How long a call to the queue that keeps a message may take, in seconds.
+_KEEP_S = 5.0
+#: A heartbeat that takes longer than this, in seconds, keeps the answers to the others waiting no longer.
+_HEARTBEAT_S = 2.0
 _RETRIED = (ConnectionLost, CannotConnect, Unavailable)
 #: The document takes no longer error_message; the whole text is in `error`.
 _LONGEST_MESSAGE = 8_000
@@ -88,8 +92,13 @@ class SqsSource(RemoteClient):
         return await self._queues.receive(self.inbox.url, limit=limit, wait_s=wait_s)
 
     async def keep(self, kept: KeptMessage) -> None:
-        """Hide a message for the queue's visibility from now on."""
-        await self._queues.keep(self.inbox.url, kept.message.handle, self.inbox.extension_s)
+        """Hide a message for the queue's visibility from now on; give up a call without an answer."""
+        url = self.inbox.url
+        try:
+            async with asyncio.timeout(_KEEP_S):
+                await self._queues.keep(url, kept.message.handle, self.inbox.extension_s)
+        except TimeoutError:
+            raise Unavailable(f"queue {url} did not answer for {_KEEP_S:g} s") from None
 
     def give_back(self, message: Message) -> None:
         """Make a message visible again at once; in the background."""
@@ -130,7 +139,13 @@ class SqsSource(RemoteClient):
             if HOLDER_VERBS[verb].ends_hold:
                 self._end_messages(zip(calls, answers, strict=True))
             return answers
-        answers = await asyncio.gather(*(self._call(verb, call) for call in calls), return_exceptions=True)
+        tasks = [asyncio.create_task(self._call(verb, call)) for call in calls]
+        try:
+            await asyncio.wait(tasks, timeout=_HEARTBEAT_S if verb == "heartbeat" else None)
+        finally:
+            for task in tasks:
+                task.cancel()
+        answers = [_answer_of(answer) for answer in await asyncio.gather(*tasks, return_exceptions=True)]
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, TenureError):
                 raise answer
@@ -216,6 +231,13 @@ class SqsSource(RemoteClient):
             if not self._settling_fails:
                 _log.warning("cannot %s messages; they are received again later, which does no harm: %s", what, error)
             self._settling_fails = True
+
+
+def _answer_of(answer: Any) -> Any:
+    """The answer to a call; of one that was given up, that it may have arrived."""
+    if isinstance(answer, asyncio.CancelledError):
+        return ConnectionLost(f"the dispatcher did not answer a heartbeat for {_HEARTBEAT_S:g} s")
+    return answer
 
 
 def _proof(kept: KeptMessage) -> dict[str, Any]:

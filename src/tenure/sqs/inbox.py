@@ -99,6 +99,7 @@ def read_task_id(body: str) -> str:
     task_id = pointer.get("task_id") if isinstance(pointer, dict) else None
     if task_id is None:
         raise ValueError("it has no task_id")
-    if not isinstance(task_id, str) or not 1 <= len(task_id) <= 100:
-        raise ValueError("its task_id is not a text of 1 to 100 characters")
+    # Without this check a claim for text that cannot be sent would fail, and hold up the claims for other messages.
+    if not isinstance(task_id, str) or not 1 <= len(task_id) <= 100 or not task_id.isprintable():
+        raise ValueError("its task_id is not a text of 1 to 100 printable characters")
     return task_id

@@ -198,7 +198,10 @@ class ReceiveLoop:
         elif answer is not None and (not is_owner or answer.contract not in self._contracts):
             # The watchdog repeated this claim while the loop was blocked; or nobody here knows that contract.
             reason = _NOT_SERVED if is_owner else None
-            self._slots.counts.update(await hand_back(self._source, [answer], _LAST_CLAIMS_S, 0, reason))
+            try:
+                self._slots.counts.update(await hand_back(self._source, [answer], _LAST_CLAIMS_S, 0, reason))
+            finally:
+                kept.is_claimed = True
         elif answer is not None:
             self._slots.counts["claimed"] += 1
             self._slots.take(1)
