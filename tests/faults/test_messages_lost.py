@@ -129,8 +129,10 @@ async def test_dispatchers_killed_between_a_change_and_its_message_leave_every_t
     chance = random.Random(kills)
     witness(db)
     ids: list[int] = []
-    # A claim whose answer is lost for good costs a lease.
-    numbers = {**NUMBERS, "TENURE_DISPATCHER_LEASE_MS": "5000"}
+    # A claim whose answer is lost for good costs a lease. The more tasks wait, the more messages a look for lost ones
+    # adds, and the tests' server takes some dozens a second.
+    rewake_ms = max(1_000, 150 * kills)
+    numbers = {**NUMBERS, "TENURE_DISPATCHER_LEASE_MS": "5000", "TENURE_DISPATCHER_REWAKE_MS": str(rewake_ms)}
     async with network(kills) as between:
         options = ("--dispatcher", between.url, "--sqs", queue)
         with (

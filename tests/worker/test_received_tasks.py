@@ -279,14 +279,16 @@ async def test_lost_answers_cost_no_attempt(
     db.log_is_sound(*ids)
 
 
-@pytest.mark.req("S1-24")
-async def test_a_purged_queue_changes_no_status_and_its_tasks_are_announced_again(
+@pytest.mark.req("S1-24", "S1-71")
+async def test_a_purged_queue_changes_no_status_and_its_tasks_are_announced_again_and_run_once(
     dispatcher: str, store: Store, db: Harness, sqs: MessageServer, queue: str
 ) -> None:
+    ran: list[int] = []
     async with publishing(store, queue) as publisher, through(dispatcher) as app:
 
         @app.task
-        async def work() -> None: ...
+        async def work(ctx: tenure.Context) -> None:
+            ran.append(ctx.job.id)
 
         ids = await make(store, count=5)
         await publisher.publish()
@@ -294,11 +296,16 @@ async def test_a_purged_queue_changes_no_status_and_its_tasks_are_announced_agai
         sqs.purge(queue)
         assert db.fingerprint(*ids) == before
         assert {status(db, task_id) for task_id in ids} == {"Queued"}
-        async with working(app, sqs=queue) as worker:
-            db.sql("update tenure.outbox set check_at = clock_timestamp()")
+        for _ in range(2):  # nobody took them after the first time
+            db.sql("update tenure.outbox set check_at = clock_timestamp() where check_at is not null")
             assert (await publisher.renew()).did == 5
             await publisher.publish()
+        assert sqs.count(queue) == 10
+        async with working(app, sqs=queue) as worker:
             await until(lambda: worker.counts["succeeded"] == 5)
+            sqs.passes(queue, 600)  # the second messages, which were left while their tasks ran
+            await until(lambda: sqs.count(queue) == 0)
+    assert sorted(ran) == ids
     assert {status(db, task_id) for task_id in ids} == {"Completed"}
 
 
