@@ -44,6 +44,7 @@ def local(cron: str, zone: str, after: str, count: int) -> list[str]:
 
 
 @given(timings, moments)
+@settings(deadline=None)
 def test_times_rise_and_lie_after_the_moment(when: Timing, after: datetime) -> None:
     found = when.upcoming(after, 30)
     assert len(found) == 30
@@ -52,7 +53,7 @@ def test_times_rise_and_lie_after_the_moment(when: Timing, after: datetime) -> N
 
 
 @given(timings, moments, st.integers(0, 40))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_the_times_do_not_depend_on_where_one_begins(when: Timing, after: datetime, number: int) -> None:
     found = when.upcoming(after, 60)
     assert when.upcoming(found[number], 60 - number - 1) == found[number + 1 :]
@@ -61,6 +62,7 @@ def test_the_times_do_not_depend_on_where_one_begins(when: Timing, after: dateti
 
 
 @given(timings, moments)
+@settings(deadline=None)
 def test_jitter_is_the_same_everywhere_and_ends_before_the_next_time(when: Timing, after: datetime) -> None:
     found = when.upcoming(after, 10)
     dues = [when.due_at("shop/report", at) for at in found]
@@ -76,6 +78,7 @@ def test_jitter_spreads_schedules_of_different_names() -> None:
 
 
 @given(timings, moments, st.integers(1, 20))
+@settings(deadline=None)
 def test_the_latest_times_are_the_last_of_all(when: Timing, since: datetime, count: int) -> None:
     found = when.upcoming(since, 30)
     assert when.latest(since, found[-1], count) == found[-count:]
