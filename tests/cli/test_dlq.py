@@ -94,7 +94,7 @@ async def test_the_commands_options_narrow_the_list(store: Store, ask: Asking) -
 
 
 def test_an_empty_list_is_no_failure(ask: Asking) -> None:
-    assert ask.said("dlq", "list") == {"dead_letters": [], "next": None}
+    assert ask.said("dlq", "list") == {"dead_letters": [], "next": None, "stopped": False}
     done = ask.run("dlq", "list")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no dead letters\n")
 

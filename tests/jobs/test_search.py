@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tenure.errors import BadInput
-from tenure.jobs.search import MAX_CHARACTERS, Search, parse
+from tenure.jobs.search import MAX_CHARACTERS, STATUSES, LetterSearch, Search, parse, parse_letters
 
 #: Of these every branch of the grammar can be put together.
 PIECES = st.sampled_from(
@@ -18,14 +18,23 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 WORDS = st.builds(
     "{}:{}".format,
-    st.sampled_from(["state", "type", "queue", "tenant", "contract", "age", "paylod"]),
+    st.sampled_from(
+        ["state", "type", "queue", "tenant", "contract", "age", "paylod", "error", "reason", "group", "payload.a.b"]
+    ),
     st.lists(PIECES, min_size=1, max_size=4).map("".join) | st.text(max_size=5).map('"{}"'.format),
 )
 NAMES = st.text(max_size=25).filter(lambda text: text.strip() != "" and "\x00" not in text and text.isprintable())
 AGES = st.integers(0, 36_500 * 86_400).map(float)
-SEARCHES = st.builds(
-    Search, *[st.none() | (NAMES | st.sampled_from(['"', "\\", 'a "b" \\', "a\\", " a"]))] * 5, *[st.none() | AGES] * 2
-)
+VALUES = NAMES | st.sampled_from(['"', "\\", 'a "b" \\', "a\\", " a"])
+KEYS = st.text("abc_7é", min_size=1, max_size=4)
+PAYLOADS = st.dictionaries(st.lists(KEYS, min_size=1, max_size=3).map(tuple), VALUES, max_size=2)
+FILTERS: dict[str, st.SearchStrategy[object]] = {
+    **dict.fromkeys(("type", "queue", "tenant_id", "contract", "reason", "group", "error"), st.none() | VALUES),
+    **dict.fromkeys(("older_s", "younger_s"), st.none() | AGES),
+    "payload": PAYLOADS.map(lambda paths: tuple(paths.items())),
+}
+SEARCHES = st.builds(Search, state=st.none() | VALUES, **FILTERS)
+LETTERS = st.builds(LetterSearch, status=st.none() | st.sampled_from(STATUSES), release=st.none() | VALUES, **FILTERS)
 
 
 def refused(text: str) -> str:
@@ -52,6 +61,11 @@ def refused(text: str) -> str:
         ("age:>1h", Search(older_s=3_600)),
         ("age:>=1h age:<=2d", Search(older_s=3_600, younger_s=172_800)),
         ('age:"< 5 m"', Search(younger_s=300)),
+        ('error:"timed out" reason:timeout group:9f2c', Search(error="timed out", reason="timeout", group="9f2c")),
+        (
+            'payload.user.id:7 payload.to:"a b"',
+            Search(payload=((("user", "id"), "7"), (("to",), "a b"))),
+        ),
     ],
 )
 def test_what_a_text_means(text: str, meant: Search) -> None:
@@ -61,7 +75,12 @@ def test_what_a_text_means(text: str, meant: Search) -> None:
 @pytest.mark.parametrize(
     ("text", "at", "word", "right"),
     [
-        ("state:dead paylod:7", 12, "paylod:7", "the names are state, type, queue, tenant, contract, age"),
+        (
+            "state:dead paylod:7",
+            12,
+            "paylod:7",
+            "the names are state, type, queue, tenant, contract, reason, group, error, age, payload.PATH",
+        ),
         ("State:dead", 1, "State:dead", "there is no name 'State'; the names are state"),
         (":dead", 1, ":dead", "there is no name ''"),
         ("  mail", 3, "mail", "a word is name:value, like state:dead; the names are state"),
@@ -77,6 +96,11 @@ def test_what_a_text_means(text: str, meant: Search) -> None:
         ('queue:""', 1, 'queue:""', "the value is missing"),
         ('queue:" "', 1, 'queue:" "', "queue must be a non-empty string"),
         ("age:", 1, "age:", "like age:>1h"),
+        ("payload.a:1 payload.a:2", 13, "payload.a:2", "payload.a is given twice"),
+        ("payload.:1", 1, "payload.:1", "like payload.user.id:7"),
+        ("payload:1", 1, "payload:1", "there is no name 'payload'; .*payload.PATH"),
+        ("payload." + "a." * 20 + "a:1", 1, "payload." + "a." * 16 + "…", "at most 20 keys"),
+        ("status:open", 1, "status:open", "there is no name 'status'; the names are state, type"),
         ("age:1h", 1, "age:1h", "a span like 30s, 5m, 2h or 7d after > or <: age:>1h"),
         ("age:>1y", 1, "age:>1y", "a span like 30s"),
         ("age:>-1s", 1, "age:>-1s", "a span like 30s"),
@@ -124,3 +148,21 @@ def test_it_is_written_out_the_short_way() -> None:
     long = ' age:<=7200s  queue:"mail" type:"slow \\" mail" age:>=90s state:dead'
     assert str(parse(long)) == 'state:dead type:"slow \\" mail" queue:mail age:>90s age:<2h'
     assert str(Search()) == ""
+
+
+@settings(deadline=None)
+@given(LETTERS)
+def test_every_search_for_dead_letters_can_be_written_out(search: LetterSearch) -> None:
+    assert parse_letters(str(search)) == search
+
+
+def test_dead_letters_have_a_status_and_a_release_and_no_state() -> None:
+    meant = LetterSearch(status="open", release="2026.11", group="9f")
+    assert parse_letters("group:9f status:open release:2026.11") == meant
+    for text, why in (
+        ("state:dead", "there is no name 'state'; the names are status, type"),
+        ("status:lost", "a dead letter is open, requeued, discarded, not 'lost'"),
+        ("dead", "a word is name:value, like status:open"),
+    ):
+        with pytest.raises(BadInput, match=re.escape(f"'{text}' at character 1: {why}")):
+            parse_letters(text)

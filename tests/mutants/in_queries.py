@@ -259,7 +259,7 @@ MUTANTS = (
         "A dead letter that was decided about is run again",
         "postgres/queries/requeue_dead_letter.sql",
         "    where status = 'open'\n",
-        "",
+        "    where true\n",
         (
             "contracts/test_letters.py::test_requeue_after_discard_and_discard_after_requeue_are_refused",
             "contracts/test_letters.py::test_of_many_requeues_one_wins",
@@ -352,7 +352,7 @@ MUTANTS = (
         "rerun-beside-the-letter",
         "A job with a dead letter is run again beside it",
         "postgres/queries/rerun_job.sql",
-        " and not exists (select from tenure.dead_letter where job_id = :id::bigint)",
+        " and not exists (select from tenure.dead_letter where job_id = job_done.id)",
         "",
         ("contracts/test_mutants_found.py::test_a_job_that_gets_its_letter_while_we_look_is_not_run_again_beside_it",),
     ),

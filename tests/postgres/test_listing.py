@@ -226,3 +226,47 @@ def explained(db: Harness, asked: Query, *, aged: bool) -> str:
         given = ", ".join(f"'{values[name]}'" if name in values else "null" for name in asked.names)
         rows = engine.execute(f"explain (analyze, costs off, timing off) execute asked ({given})".encode()).fetchall()
     return "\n".join(row[0] for row in rows)
+
+
+async def test_jobs_are_found_by_error_payload_reason_and_cause(store: Store, db: Harness) -> None:
+    made = await store.enqueue_many([
+        NewJob("t", {"user": {"id": n}, "tags": ["a", str(n)], "on": n == 2, "to": "Ada"}) for n in range(4)
+    ])  # fmt: skip
+    ids_ = [one.job_id for one in made if one.job_id is not None]
+    for n, job_id in enumerate(ids_[:3]):
+        (job,) = await store.claim_by_id([job_id], worker="w")
+        assert isinstance(job, Job)
+        await store.fail(job.held, Failure(f"Timed out {n}", "PermanentError", code=f"C{n}", retryable=n == 0))
+    while await store.groups.count_changes():
+        pass
+    group = db.value(
+        "select fingerprint from tenure.dead_letter_cause as c join tenure.dead_letter as l on l.id = letter_id "
+        "where job_id = %s", ids_[1],
+    )  # fmt: skip
+
+    async def found(**wanted: Any) -> list[int]:
+        page = await store.find(limit=100, **wanted)
+        assert (page.next, page.stopped) == (None, False)
+        return sorted(ids(page))
+
+    for wanted, expected in (
+        ({"error": "tiMED"}, [0, 1, 2]), ({"error": "c1"}, [1]), ({"error": "PermanentError C2"}, [2]),
+        ({"error": "nothing"}, []), ({"payload": [(("user", "id"), "2")]}, [2]),
+        ({"payload": [(("on",), "true")]}, [2]),
+        ({"payload": [(("tags", "1"), "3")]}, [3]), ({"payload": [(("user",), '{"id": 1}')]}, [1]),
+        ({"payload": [(("to",), "Ada"), (("user", "id"), "0")]}, [0]), ({"payload": [(("nope",), "1")]}, []),
+        ({"reason": "permanent_error"}, [0, 1, 2]), ({"reason": "nope"}, []), ({"group": group}, [1]),
+        ({"group": group, "error": "C1", "state": "dead"}, [1]),
+    ):  # fmt: skip
+        assert await found(**wanted) == [ids_[n] for n in expected], wanted
+
+
+async def test_a_filter_of_documents_stops_earlier(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "SCAN_DOCUMENTS", 5)
+    needle = (await store.enqueue(NewJob("t", {"n": 7}))).job_id
+    await store.enqueue_many([NewJob("t")] * 12)
+    pages = [await store.find(payload=[(("n",), "7")], limit=2)]
+    while (after := pages[-1].next) is not None:
+        assert pages[-1].stopped
+        pages.append(await store.find(payload=[(("n",), "7")], limit=2, after=after))
+    assert [ids(page) for page in pages] == [[], [], [needle]]

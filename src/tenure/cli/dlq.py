@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenure.cli.command import Output, Store, command, requeued, table_output
-from tenure.cli.options import Actor, Limit, OnlyContract, OnlyTenant, OnlyType, id_parser, os_user
+from tenure.cli.options import Actor, Limit, OnlyContract, OnlyTenant, OnlyType, id_parser, merge_filters, os_user
 from tenure.cli.output import card, document, timestamp
 from tenure.jobs.formats import describe_failure
+from tenure.jobs.search import parse_letters
 from tenure.jobs.why import dead_letter_commands
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _AllGroups = Annotated[bool, typer.Option("--all", help="Also groups without an 
 _Letter = Annotated[
     int, typer.Argument(metavar="LETTER", help="The dead letter's id.", parser=id_parser("dead letter"))
 ]
+_Query = Annotated[str, typer.Argument(metavar="[QUERY]", help="A search, like 'type:mail.send error:timeout'.")]
 _Status = Annotated[Status | None, typer.Option("--status", help="Only this status.")]
 _After = Annotated[
     int | None,
@@ -46,6 +48,7 @@ _Approver = Annotated[str, typer.Option("--person", help="The person who agrees;
 @command
 async def list_(
     store: Store,
+    query: _Query = "",
     contract: OnlyContract = None,
     tenant: OnlyTenant = None,
     status: _Status = None,
@@ -53,12 +56,14 @@ async def list_(
     after: _After = None,
 ) -> Output:
     """List dead letters, newest first, a page at a time."""
-    # One more than the page shows, to know whether there is another page.
-    found = await store.letters.list(contract=contract, tenant_id=tenant, status=status, limit=limit + 1, after=after)
-    page, last = found[:limit], str(found[limit - 1].id) if len(found) > limit else None
-    notes = [f"there are more. Next: tenure dlq list --after {last}, with the same options"] if last else []
-    data = {"dead_letters": [letter.fields() for letter in page], "next": last}
-    return table_output(data, _HEAD, map(_row, page), "no dead letters", notes)
+    options = {"contract": contract, "tenant": tenant, "status": status and status.value}
+    filters = merge_filters(parse_letters(query), {name: value for name, value in options.items() if value is not None})
+    page = await store.letters.search(**filters, limit=limit, after=after)
+    reason = "many dead letters were looked at, and older ones were not" if page.stopped else "there are more"
+    notes = [f"{reason}. Next: tenure dlq list --after {page.next}, with the same options"] if page.next else []
+    last = None if page.next is None else str(page.next)
+    data = {"dead_letters": [letter.fields() for letter in page.letters], "next": last, "stopped": page.stopped}
+    return table_output(data, _HEAD, map(_row, page.letters), "" if page.next else "no dead letters", notes)
 
 
 @command

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 
 from tenure.cli.output import note_error
 from tenure.errors import BadInput
 from tenure.jobs import validation
+from tenure.jobs.search import LetterSearch, Search, filters_of
 
 
 def os_user() -> str:
@@ -58,6 +59,17 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Rows on on
 JobId = Annotated[int, typer.Argument(metavar="ID", help="The job's id.", parser=id_parser("id"))]
 LogLevel = Annotated[str, typer.Option("--log-level", help="The lowest level to log: debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option("--log-format", help="text or json; default: TENURE_LOG_FORMAT.")]
+
+
+def merge_filters(search: Search | LetterSearch, options: Mapping[str, str]) -> dict[str, Any]:
+    """The filters of the query and of the options together; refuses two values for one field."""
+    filters = filters_of(search)
+    for name, value in options.items():
+        field = "tenant_id" if name == "tenant" else name
+        if filters[field] not in (None, value):
+            raise BadInput(f"--{name} is {value!r}, and the query has {filters[field]!r}; give one of them")
+        filters[field] = value
+    return filters
 
 
 def set_up_logging(level: str, log_format: str | None) -> None:

@@ -1,7 +1,7 @@
-"""The search syntax for jobs, shared by page, command line and API: `state:dead queue:"slow mail" age:>1h`.
+"""The search syntax for jobs and dead letters, shared by page, command line and API: `state:dead queue:"slow mail"`.
 
     text = words separated by blanks; a job must match all of them, and an empty text matches every job
-    word = name:value           each name once; age once with > and once with <
+    word = name:value           each name once; age once with > and once with <; payload.PATH once for each path
     value = up to the next blank, or in double quotes, where \\" and \\\\ stand for a quote and a backslash
 
 An error names the wrong word and the character where it begins, counted from 1.
@@ -10,8 +10,9 @@ An error names the wrong word and the character where it begins, counted from 1.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeVar
 
 from tenure.errors import BadInput
 from tenure.jobs import validation
@@ -19,10 +20,11 @@ from tenure.jobs.formats import to_one_line
 
 MAX_CHARACTERS = 1_000
 MAX_AGE_S = 36_500 * 86_400
+#: What was decided about a dead letter.
+STATUSES: Final = ("open", "requeued", "discarded")
 
-#: Search names with a string value → the job's field.
-_FIELDS = {"state": "state", "type": "type", "queue": "queue", "tenant": "tenant_id", "contract": "contract"}
-_NAMES = ", ".join([*_FIELDS, "age"])
+_PAYLOAD: Final = "payload."
+_MAX_DEPTH: Final = 20
 _AGES = {">": "older_s", "<": "younger_s"}
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
@@ -32,52 +34,105 @@ _BARE = re.compile(r'[^\s"]+')
 _AGE = re.compile(r"([<>])=?(.*)", re.DOTALL)
 _QUOTING = 'a value with blanks or quotes stands in double quotes, like queue:"slow mail"'
 
+#: The keys that lead to a value in a payload, and the value as text.
+PayloadFilter = tuple[tuple[str, ...], str]
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A filter for jobs; None matches any. Ages are in seconds since enqueue, by the database's clock."""
 
-    state: str | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filter:
+    """What searches for jobs and for dead letters have in common; None matches any. Ages are in seconds."""
+
     type: str | None = None
     queue: str | None = None
     tenant_id: str | None = None
     contract: str | None = None
+    reason: str | None = None
+    group: str | None = None
+    error: str | None = None
+    payload: tuple[PayloadFilter, ...] = ()
     older_s: float | None = None
     younger_s: float | None = None
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search(_Filter):
+    """A filter for jobs. Ages count since the enqueue, by the database's clock."""
+
+    state: str | None = None
+
     def __str__(self) -> str:
         """Return the shortest search text with the same meaning."""
-        texts = [(name, getattr(self, field)) for name, field in _FIELDS.items()]
-        ages = [(sign, getattr(self, field)) for sign, field in _AGES.items()]
-        words = [f"{name}:{_quoted(value)}" for name, value in texts if value is not None]
-        return " ".join(
-            words + [f"age:{sign}{_format_seconds(seconds)}" for sign, seconds in ages if seconds is not None]
-        )
+        return _text(self, _JOB_NAMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterSearch(_Filter):
+    """A filter for dead letters. Ages count since the letter was written, by the database's clock."""
+
+    status: str | None = None
+    release: str | None = None
+
+    def __str__(self) -> str:
+        """Return the shortest search text with the same meaning."""
+        return _text(self, _LETTER_NAMES)
+
+
+#: Search names with a string value → the field.
+_NAMES: Final = {
+    "type": "type", "queue": "queue", "tenant": "tenant_id", "contract": "contract", "reason": "reason",
+    "group": "group", "error": "error",
+}  # fmt: skip
+_JOB_NAMES: Final = {"state": "state", **_NAMES}
+_LETTER_NAMES: Final = {"status": "status", **_NAMES, "release": "release"}
+_Found = TypeVar("_Found", Search, LetterSearch)
 
 
 def parse(text: str) -> Search:
-    """Parse a search text; refuses a wrong word by its position."""
+    """Parse a search for jobs; refuses a wrong word by its position."""
+    return _parse(Search, _JOB_NAMES, text)
+
+
+def parse_letters(text: str) -> LetterSearch:
+    """Parse a search for dead letters; refuses a wrong word by its position."""
+    return _parse(LetterSearch, _LETTER_NAMES, text)
+
+
+def filters_of(search: Search | LetterSearch) -> dict[str, Any]:
+    """Return the filters of a search by name, as the store takes them."""
+    return {field.name: getattr(search, field.name) for field in fields(search)}
+
+
+def _parse(kind: type[_Found], names: Mapping[str, str], text: str) -> _Found:
     if len(text) > MAX_CHARACTERS:
         raise BadInput(f"the search has {len(text):,} characters; at most {MAX_CHARACTERS:,} are allowed")
     found: dict[str, Any] = {}
+    payload: dict[tuple[str, ...], str] = {}
     for word in _WORD.finditer(text):
         try:
-            name, value = _split(word)
-            field, wanted = _age(value) if name == "age" else _field(name, value)
+            name, value = _split(word, names)
+            if name.startswith(_PAYLOAD):
+                path = _path(name)
+                if path in payload:
+                    raise BadInput(f"{name} is given twice; give it once")
+                payload[path] = validation.check_name("payload value", value)
+                continue
+            field, wanted = _age(value) if name == "age" else _field(names[name], value)
             if field in found:
                 raise BadInput(f"{f'age:{value[0]}' if name == 'age' else name} is given twice; give it once")
         except BadInput as error:
             raise BadInput(f"'{to_one_line(word[0], 40)}' at character {word.start() + 1}: {error}") from None
         found[field] = wanted
-    return Search(**found)
+    return kind(**found, payload=tuple(payload.items()))
 
 
-def _split(word: re.Match[str]) -> tuple[str, str]:
+def _split(word: re.Match[str], names: Mapping[str, str]) -> tuple[str, str]:
     """Return the name and the value of a word; refuses one that is not name:value, and misplaced quotes."""
+    known = ", ".join([*names, "age", "payload.PATH"])
     if (quoted := word[2]) is None:
         name, colon, value = word[0].partition(":")
         if not colon:
-            raise BadInput(f"a word is name:value, like state:dead; the names are {_NAMES}")
+            raise BadInput(f"a word is name:value, like {next(iter(names))}:{_EXAMPLES[next(iter(names))]}; "
+                           f"the names are {known}")  # fmt: skip
         if value.startswith('"'):
             raise BadInput(f"the quote is not closed; {_QUOTING}")
         if '"' in value:
@@ -88,17 +143,35 @@ def _split(word: re.Match[str]) -> tuple[str, str]:
             raise BadInput("after the closing quote comes a blank, and then the next word")
         if any(sign not in '"\\' for sign in _ESCAPE.findall(quoted)):
             raise BadInput('in quotes a backslash stands before a quote or a backslash: \\" or \\\\')
-    if name not in _FIELDS and name != "age":
-        raise BadInput(f"there is no name {to_one_line(name, 40)!r}; the names are {_NAMES}")
+    if name not in names and name != "age" and not name.startswith(_PAYLOAD):
+        raise BadInput(f"there is no name {to_one_line(name, 40)!r}; the names are {known}")
     if not value:
         example = ">1h" if name == "age" else '"slow mail"'
         raise BadInput(f"the value is missing; it follows the colon, like {name}:{example}")
     return name, value
 
 
-def _field(name: str, value: str) -> tuple[str, str]:
+_EXAMPLES: Final = {"state": "dead", "status": "open"}
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Return the keys of payload.KEY.KEY; refuses an empty one, and too many."""
+    path = tuple(name.removeprefix(_PAYLOAD).split("."))
+    if not all(path):
+        raise BadInput("a path is the keys that lead to a value, each after a dot, like payload.user.id:7")
+    if len(path) > _MAX_DEPTH:
+        raise BadInput(f"a path has at most {_MAX_DEPTH} keys")
+    for key in path:
+        validation.check_name("payload value", key)
+    return path
+
+
+def _field(field: str, value: str) -> tuple[str, str]:
     """Return a field and its value; refuses a value that the field cannot have."""
-    return _FIELDS[name], validation.check_name(_FIELDS[name], value)
+    if field == "status" and value not in STATUSES:
+        raise BadInput(f"a dead letter is {', '.join(STATUSES)}, not {to_one_line(value, 40)!r}")
+    names = {"reason": "reason_code", "status": "state"}
+    return field, validation.check_name(names.get(field, field), value)
 
 
 def _age(value: str) -> tuple[str, float]:
@@ -110,6 +183,14 @@ def _age(value: str) -> tuple[str, float]:
     if seconds > MAX_AGE_S:
         raise BadInput(f"an age is at most {MAX_AGE_S // 86_400}d")
     return _AGES[found[1]], float(seconds)
+
+
+def _text(search: _Filter, names: Mapping[str, str]) -> str:
+    texts = [(name, getattr(search, field)) for name, field in names.items()]
+    texts += [(_PAYLOAD + ".".join(path), value) for path, value in search.payload]
+    words = [f"{name}:{_quoted(value)}" for name, value in texts if value is not None]
+    ages = [(sign, getattr(search, field)) for sign, field in _AGES.items()]
+    return " ".join(words + [f"age:{sign}{_format_seconds(seconds)}" for sign, seconds in ages if seconds is not None])
 
 
 def _quoted(value: str) -> str:

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from tenure.errors import BadInput, Refused
 from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
+from tenure.jobs.search import STATUSES, PayloadFilter
 from tenure.jobs.why import DeadLetterSummary
 from tenure.postgres.engine import Engine, EngineUser, only_answer
 from tenure.postgres.flow_advance import advance_released
 from tenure.postgres.flow_operations import requeue_node
 from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
+from tenure.postgres.search import MAX_PAGE, SCAN_DOCUMENTS, filter_values
 from tenure.postgres.statement import Plan, statement
-
-STATUSES = ("open", "requeued", "discarded")
 
 
 class DeadLetter(NamedTuple):
@@ -74,6 +74,16 @@ class DeadLetter(NamedTuple):
         )  # fmt: skip
 
 
+class LetterPage(NamedTuple):
+    """Dead letters that match, newest first."""
+
+    letters: Sequence[DeadLetter]
+    #: The `after` of the next page; None at the end.
+    next: int | None
+    #: The bound on rows ended the page before it was full: there may be more letters.
+    stopped: bool
+
+
 class DeadLetters(EngineUser):
     """Operations on dead letters; `store.letters`."""
 
@@ -118,6 +128,59 @@ class DeadLetters(EngineUser):
         )  # fmt: skip
         return [DeadLetter._make(row) for row in rows]
 
+    async def search(
+        self,
+        *,
+        status: str | None = None,
+        type: str | None = None,
+        queue: str | None = None,
+        tenant_id: str | None = None,
+        contract: str | None = None,
+        reason: str | None = None,
+        group: str | None = None,
+        release: str | None = None,
+        error: str | None = None,
+        payload: Sequence[PayloadFilter] = (),
+        older_s: float | None = None,
+        younger_s: float | None = None,
+        limit: int = 50,
+        after: int | None = None,
+        documents: bool = True,
+    ) -> LetterPage:
+        """Find dead letters, newest first; `after` is the `next` of the page before.
+
+        Without `documents` the payloads and errors of those on the page are not read.
+        """
+        validation.check_integer("limit", limit, 1, MAX_PAGE)
+        if contract is not None:
+            await self._engine.bound_contract(contract)  # refuses an unknown contract
+        if status not in (None, *STATUSES):
+            raise BadInput(f"a dead letter is {', '.join(STATUSES)}, not {status!r}")
+        if release is not None:
+            validation.check_name("release", release)
+        values = {
+            "status": status, "contract": contract, "release": release,
+            **filter_values(
+                type=type, queue=queue, tenant_id=tenant_id, older_s=older_s, younger_s=younger_s, reason=reason,
+                group=group, error=error, payload=payload,
+            ),
+        }  # fmt: skip
+        # What an index answers alone needs no more rows than the page, and one that tells whether there is another.
+        by_index = {"group"} if group is not None else {"status"} if status == "open" else set()
+        if status == "open" and contract is not None and tenant_id is not None and group is None:
+            by_index |= {"contract", "tenant"}
+        filtered = any(value is not None for name, value in values.items() if name not in by_index)
+        scan = max(SCAN_DOCUMENTS, limit + 1) if filtered else limit + 1
+        begin = validation.MAX_ID if after is None else validation.check_integer("after", after, 1, validation.MAX_ID)
+        options = {"limit": limit + 1, "scan": scan, "with_documents": documents, "after": begin}
+        rows = await self._engine.ask("search_dead_letters", **values, **options)
+        looked, lowest = rows[0][:2]
+        letters = [DeadLetter._make(row[2:]) for row in rows if row[2] is not None]
+        if len(letters) > limit:
+            return LetterPage(letters[:limit], letters[limit - 1].id, stopped=False)
+        stopped = looked == scan
+        return LetterPage(letters, lowest if stopped else None, stopped)
+
     async def requeue(self, letter_id: int, *, actor: str, key: str | None = None) -> int:
         """Enqueue a new job from a dead letter, linked to it; returns its id. A letter is requeued once."""
         letter = await self.show(letter_id)
@@ -125,7 +188,10 @@ class DeadLetters(EngineUser):
         call = idempotent_call(letter.tenant_id, key, "requeue", letter.job_id, actor)
 
         def requeue(values: dict[str, Any]) -> Plan[int | Refused]:
-            ((status, made),) = yield statement("requeue_dead_letter", {**values, "id": letter_id})
+            ((_, _, status, made),) = yield statement("requeue_dead_letter", {**values, "ids": [letter_id]})
+            if made is None and status == "open":
+                why = f"the payload of dead letter {letter_id} is no longer stored. Next: give another payload"
+                return Refused(letter.job_id, why, code="NO_PAYLOAD")
             if made is None:
                 why = f"dead letter {letter_id} is {status} already"
                 return Refused(letter.job_id, why, code="DLQ_REQUEUE_CONFLICT")

@@ -315,7 +315,7 @@ def _write_queue(values: Mapping[str, Any], *, wakes: bool) -> Plan[list[Row]]:
 
 def _rerun(job_id: int, values: dict[str, Any]) -> Plan[int | Refused]:
     """Insert the new job of a finished one; returns its id, or why the job cannot be run again."""
-    for (made,) in (yield statement("rerun_job", {**values, "id": job_id})):
+    for made, _ in (yield statement("rerun_job", {**values, "ids": [job_id]})):
         return int(made)
     if (yield statement("find_live_ids", {"ids": [job_id]})):
         return Refused(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
-from tenure.jobs.search import MAX_AGE_S
+from tenure.jobs.search import MAX_AGE_S, PayloadFilter
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.ranges import list_ranges
-from tenure.postgres.statement import Plan, Row, statement
+from tenure.postgres.statement import Plan, Row, array, statement
 
 #: One page reads at most this many rows of live jobs, and as many of finished jobs.
 SCAN = 50_000
+#: The same where documents are read: payloads, errors, or the dead letter of each row.
+SCAN_DOCUMENTS = 10_000
 MAX_PAGE = 1_000
 #: A page visits at most this many id ranges of finished jobs.
 _RANGES = 200
@@ -96,22 +98,32 @@ class JobSearch(EngineUser):
         contract: str | None = None,
         older_s: float | None = None,
         younger_s: float | None = None,
+        reason: str | None = None,
+        group: str | None = None,
+        error: str | None = None,
+        payload: Sequence[PayloadFilter] = (),
         limit: int = 50,
         after: str | None = None,
     ) -> Page:
-        """Find jobs: live ones, then finished ones, newest first; `after` is the `next` of the page before."""
+        """Find jobs: live ones, then finished ones, newest first; `after` is the `next` of the page before.
+
+        `reason` and `group` are those of a job's dead letter; `error` is a part of the type, code or message of its
+        last error; `payload` are paths in its payload, each with the text of the value there.
+        """
         validation.check_integer("limit", limit, 1, MAX_PAGE)
         begin = Cursor.read(after)
-        for field, given in (("type", type), ("queue", queue), ("tenant_id", tenant_id)):
-            if given is not None:
-                validation.check_name(field, given)
         values = {
-            "state": state, "type": type, "queue": queue, "tenant": tenant_id, "contract": contract,
-            "older_ms": _age("older_s", older_s), "younger_ms": _age("younger_s", younger_s),
+            "state": state, "contract": contract,
+            **filter_values(
+                type=type, queue=queue, tenant_id=tenant_id, older_s=older_s, younger_s=younger_s, reason=reason,
+                group=group, error=error, payload=payload,
+            ),
         }  # fmt: skip
         among = await self._where(contract, state)
         # One more than the page shows tells whether there is another page.
-        scan = SCAN if any(value is not None for value in values.values()) else limit + 1
+        scan = limit + 1
+        if any(value is not None for value in values.values()):
+            scan = max(SCAN_DOCUMENTS, limit + 1) if reads_documents(values) else SCAN
         found, last = await self._engine.run(lambda: _search(values, begin, limit + 1, scan, among))
         if len(found) > limit:
             return Page(found[:limit], str(Cursor.of(found[limit - 1])), stopped=False)
@@ -132,6 +144,39 @@ class JobSearch(EngineUser):
             whose = f"contract {contract} has" if contract else "the registered contracts have"
             raise BadInput(f"no job can be in state {state!r}; {whose} the states {', '.join(known)}")
         return frozenset("finished" if role == "done" else "live" for role in roles)
+
+
+def filter_values(
+    *,
+    type: str | None,
+    queue: str | None,
+    tenant_id: str | None,
+    older_s: float | None,
+    younger_s: float | None,
+    reason: str | None,
+    group: str | None,
+    error: str | None,
+    payload: Sequence[PayloadFilter],
+) -> dict[str, Any]:
+    """Return filters as parameters of the statements that search; refuses values that no row can have."""
+    names = (
+        ("type", type), ("queue", queue), ("tenant_id", tenant_id), ("reason_code", reason), ("group", group),
+        ("error", error),
+    )  # fmt: skip
+    for field, given in names:
+        if given is not None:
+            validation.check_name(field, given)
+    return {
+        "type": type, "queue": queue, "tenant": tenant_id, "reason": reason, "group": group, "error": error,
+        "payload_paths": [array(path) for path, _ in payload] or None,
+        "payload_values": [value for _, value in payload] or None,
+        "older_ms": _age("older_s", older_s), "younger_ms": _age("younger_s", younger_s),
+    }  # fmt: skip
+
+
+def reads_documents(values: Mapping[str, Any]) -> bool:
+    """Whether a search with these parameters reads more of a row than its columns of fixed width and names."""
+    return any(values[name] is not None for name in ("reason", "group", "error", "payload_paths"))
 
 
 class Cursor(NamedTuple):

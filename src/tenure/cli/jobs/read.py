@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenure.cli.command import Output, Store, call_store, command, table_output
-from tenure.cli.options import DatabaseUrl, JobId, Limit, OnlyContract, OnlyQueue, OnlyTenant, OnlyType
+from tenure.cli.options import DatabaseUrl, JobId, Limit, OnlyContract, OnlyQueue, OnlyTenant, OnlyType, merge_filters
 from tenure.cli.output import card, document, job_summary, table, traceback
-from tenure.errors import BadInput
 from tenure.jobs.event import LogEntry
 from tenure.jobs.formats import describe_failure, format_duration, format_time, ids_to_text
-from tenure.jobs.search import Search, parse
+from tenure.jobs.search import parse
 from tenure.jobs.why import explain_job, explain_node, next_commands, next_commands_of_node
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def list_(
     search = parse(query)
     options = {"state": state, "type": type_, "queue": queue, "tenant": tenant, "contract": contract}
     used = {name: value for name, value in options.items() if value is not None}
-    filters = _merge(search, used)
+    filters = merge_filters(search, used)
     page = call_store(database_url, lambda store: store.find(**filters, limit=limit, after=after))
     data = {"jobs": [job.fields() for job in page.jobs], "next": page.next, "stopped": page.stopped}
     if page.next is None:
@@ -97,17 +96,6 @@ async def why(store: Store, job_id: JobId) -> Output:
     trace = [] if job.state in details.contract.successes() else traceback(job.last_error)
     data = {"id": str(job.id), "state": job.state, "role": job.role, "why": sentences, "next": steps}
     return Output(data, [*sentences, *trace, *(f"Next: {step}" for step in steps[:1])])
-
-
-def _merge(search: Search, options: Mapping[str, str]) -> dict[str, Any]:
-    """The filters of the query and of the options together; refuses two values for one field."""
-    filters = asdict(search)
-    for name, value in options.items():
-        field = "tenant_id" if name == "tenant" else name
-        if filters[field] not in (None, value):
-            raise BadInput(f"--{name} is {value!r}, and the query has {filters[field]!r}; give one of them")
-        filters[field] = value
-    return filters
 
 
 def _summary_row(job: JobSummary) -> tuple[Any, ...]:

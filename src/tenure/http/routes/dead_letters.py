@@ -14,6 +14,7 @@ from tenure.http.error_response import Forbidden, ForeignTenant
 from tenure.http.models import fields
 from tenure.http.models.fields import described, optional
 from tenure.http.routes.operators import Requeue
+from tenure.jobs.search import filters_of, parse_letters
 from tenure.jobs.validation import LENGTHS, MAX_ID
 from tenure.postgres.dead_letters import DeadLetter
 
@@ -23,6 +24,12 @@ Status = Literal["open", "requeued", "discarded"]
 class LetterFilter(BaseModel):
     """The query of a list of dead letters."""
 
+    q: str = described(
+        "A search by status, type, queue, tenant, contract, reason, group, release, error, payload, age; empty: all.",
+        default="",
+        max_length=1_000,
+        examples=["type:send error:timeout age:<1h"],
+    )
     contract: str | None = optional("Only this contract; default all.", max_length=LENGTHS["contract"])
     tenant_id: str | None = optional("Only this tenant; default the key's, or all.", max_length=LENGTHS["tenant_id"])
     status: Status | None = optional("Only this decision; default all.")
@@ -84,6 +91,7 @@ class LetterPage(BaseModel):
 
     items: list[Letter] = described("The dead letters of this page.")
     next: fields.Id | None = described("The cursor of the next page; null: this is the last page.")
+    stopped: bool = described("Whether the search read its limit of rows before the page was full.")
 
 
 class GroupFilter(BaseModel):
@@ -148,22 +156,35 @@ _MAX_CHARACTERS, _FIRST_READ, _LARGEST_READ = 4_000_000, 10, 40
 
 
 async def list_letters(request: ApiRequest, query: LetterFilter) -> dict[str, Any]:
-    """Dead letters, newest first, a page at a time."""
-    filters = {"contract": query.contract, "status": query.status}
-    filters["tenant_id"] = request.caller.resolve_tenant(query.tenant_id)
+    """Dead letters that match, newest first, a page at a time.
+
+    A page reads a limited number of rows; `stopped` says that it reached the limit.
+    """
+    filters = _filters(request, query)
     limit, after = query.limit, parse_cursor(query.cursor)
     letters: list[DeadLetter] = []
     characters, step = 0, _FIRST_READ  # each letter has its job's payload: read few at first, to see their size
-    while len(letters) <= limit and characters < _MAX_CHARACTERS:
-        wanted = min(step, limit + 1 - len(letters))
-        found = await request.calls.store.letters.list(**filters, limit=wanted, after=after)
-        letters += found
-        if len(found) < wanted:
-            return {"items": [response.dead_letter(letter) for letter in letters], "next": None}
-        characters += sum(len(letter.payload_json or "") + len(letter.last_error_json) for letter in found)
-        after, step = found[-1].id, min(4 * step, _LARGEST_READ)
-    page = letters[:limit]
-    return {"items": [response.dead_letter(letter) for letter in page], "next": str(page[-1].id)}
+    while len(letters) < limit and characters < _MAX_CHARACTERS:
+        page = await request.calls.store.letters.search(**filters, limit=min(step, limit - len(letters)), after=after)
+        letters += page.letters
+        after = page.next
+        if page.next is None or page.stopped:
+            break
+        characters += sum(len(letter.payload_json or "") + len(letter.last_error_json) for letter in page.letters)
+        step = min(4 * step, _LARGEST_READ)
+    last = None if after is None else str(after)
+    return {"items": [response.dead_letter(letter) for letter in letters], "next": last, "stopped": page.stopped}
+
+
+def _filters(request: ApiRequest, query: LetterFilter) -> dict[str, Any]:
+    """The filters of the search text and of the other parameters; refuses two values for one."""
+    filters = filters_of(parse_letters(query.q))
+    for name in ("contract", "tenant_id", "status"):
+        if (value := getattr(query, name)) is not None:
+            if filters[name] not in (None, value):
+                raise BadInput(f"{name} is {value!r}, and q has {filters[name]!r}. Next: give one of them")
+            filters[name] = value
+    return {**filters, "tenant_id": request.caller.resolve_tenant(filters["tenant_id"])}
 
 
 async def show_letter(request: ApiRequest) -> dict[str, Any]:

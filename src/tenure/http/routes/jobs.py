@@ -21,7 +21,7 @@ from tenure.http.response import FastJsonResponse, JsonResponse
 from tenure.jobs.formats import ids_to_text
 from tenure.jobs.job import NewJob
 from tenure.jobs.outcome import Enqueued
-from tenure.jobs.search import parse
+from tenure.jobs.search import filters_of, parse
 from tenure.jobs.unique import OnConflict, Unique, unique_rule
 from tenure.jobs.validation import MAX_CLAIMS
 from tenure.jobs.why import explain_job, explain_node, next_commands, next_commands_of_node
@@ -94,7 +94,7 @@ class JobSearch(BaseModel):
     """The query of a list of jobs."""
 
     q: str = described(
-        "A search by state, type, queue, tenant, contract and age; empty: all.",
+        "A search by state, type, queue, tenant, contract, reason, group, error, payload and age; empty: all.",
         default="",
         max_length=1_000,
         examples=["state:dead type:send age:>1h"],
@@ -252,7 +252,7 @@ async def list_jobs(request: ApiRequest, query: JobSearch) -> dict[str, Any]:
 
     A page reads a limited number of rows; `stopped` says that it reached the limit.
     """
-    search = asdict(parse(query.q))
+    search = filters_of(parse(query.q))
     search["tenant_id"] = request.caller.resolve_tenant(search["tenant_id"])
     page = await request.calls.store.find(**search, limit=query.limit, after=query.cursor)
     jobs = [job.fields() for job in page.jobs]

@@ -1,16 +1,24 @@
--- Run a dead letter again, once: insert a new job that points back to it, and let it point to the job.
+-- Run dead letters again, once: insert new jobs that point back to them, and let each point to its job.
+--
+-- The payload of the new jobs is another one, or theirs with other values at some paths, or theirs as it is.
 with letter as materialized (
-    select * from tenure.dead_letter where id = :id::bigint for update
+    select row.*
+    from unnest(:ids::bigint[]) as call (id)
+    cross join lateral (select * from tenure.dead_letter where dead_letter.id = call.id for update) as row
 ),
 inserted as (
     insert into tenure.job (
         contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
         correlation_id, created_by, origin_letter, flow_node)
     select contract, :version::text, :state::text, :role::text, :counter::integer, queue, type, tenant_id, priority,
-           max_attempts, case when :role::text = 'ready' then clock_timestamp() end, payload, correlation_id, :actor::text, id,
-           :flow_node::bigint
+           max_attempts, case when :role::text = 'ready' then clock_timestamp() end,
+           case when :payload::text is not null then :payload::jsonb
+                when :changes::text is not null then tenure.edited(payload, :changes::jsonb, :max_bytes::integer)
+                else payload end,
+           correlation_id, :actor::text, id, :flow_node::bigint
     from letter
     where status = 'open'
+      and (payload is not null or :payload::text is not null)
     returning case when id < (select high from tenure.range order by low desc limit 1) then id
                    else nextval('tenure.no_range') end as id, origin_letter
 ),
@@ -20,11 +28,12 @@ closed as (
     from inserted
     where dead_letter.id = inserted.origin_letter
 ),
--- It reads and writes the same generations of datasets.
+-- They read and write the same generations of datasets.
 pinned as (
     insert into tenure.dataset_pin (job_id, dataset_id, generation_id, writes)
     select inserted.id, pin.dataset_id, pin.generation_id, pin.writes
-    from letter cross join inserted cross join tenure.dataset_pin as pin
+    from letter join inserted on inserted.origin_letter = letter.id cross join tenure.dataset_pin as pin
     where pin.job_id = letter.job_id
 )
-select letter.status, inserted.id from letter left join inserted on true
+select letter.id, letter.job_id, letter.status, inserted.id
+from letter left join inserted on inserted.origin_letter = letter.id

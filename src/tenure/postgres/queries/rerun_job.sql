@@ -1,11 +1,11 @@
--- Run a finished job again, once: insert a new job like it, and link the two.
+-- Run finished jobs again, once: insert new jobs like them, and link each pair. A job with a dead letter is left out.
 with ended as materialized (
     select * from tenure.job_done
-    where id = :id::bigint and not exists (select from tenure.dead_letter where job_id = :id::bigint)
+    where id = any (:ids::bigint[]) and not exists (select from tenure.dead_letter where job_id = job_done.id)
 ),
 linked as (
     insert into tenure.rerun (job_id, as_job_id, actor)
-    select id, nextval('tenure.job_id_seq'), :actor::text from ended
+    select id, nextval('tenure.job_id_seq'), :actor::text from ended order by id
     on conflict (job_id) do nothing
     returning job_id, as_job_id
 ),
@@ -15,17 +15,19 @@ inserted as (
         correlation_id, created_by, flow_node)
     select linked.as_job_id, ended.contract, :version::text, :state::text, :role::text, :counter::integer, ended.queue,
            ended.type, ended.tenant_id, ended.priority, ended.max_attempts, case when :role::text = 'ready' then clock_timestamp() end,
-           ended.payload,
+           case when :payload::text is not null then :payload::jsonb
+                when :changes::text is not null then tenure.edited(ended.payload, :changes::jsonb, :max_bytes::integer)
+                else ended.payload end,
            coalesce(ended.correlation_id, tenure.made_id('correlation', ended.id)), :actor::text, :flow_node::bigint
     from linked join ended on ended.id = linked.job_id
     returning case when id < (select high from tenure.range order by low desc limit 1) then id
                    else nextval('tenure.no_range') end as id
 ),
--- It reads and writes the same generations of datasets.
+-- They read and write the same generations of datasets.
 pinned as (
     insert into tenure.dataset_pin (job_id, dataset_id, generation_id, writes)
     select inserted.id, pin.dataset_id, pin.generation_id, pin.writes
-    from inserted cross join tenure.dataset_pin as pin
-    where pin.job_id = :id::bigint
+    from inserted join linked on linked.as_job_id = inserted.id
+    cross join lateral (select * from tenure.dataset_pin where dataset_pin.job_id = linked.job_id) as pin
 )
-select id from inserted
+select inserted.id, linked.job_id from inserted join linked on linked.as_job_id = inserted.id
