@@ -180,3 +180,24 @@ async def block_and_fail(ctx: tenure.Context, room: str) -> None:
     while ctx.attempt == 1 and not Path(room, "go").exists():  # noqa: ASYNC240
         time.sleep(0.05)  # noqa: ASYNC251 (that is the fault)
     raise ValueError("again")
+
+
+@app.task(name="listing")
+async def listing(count: int) -> list[int]:
+    """Returns so many items."""
+    return list(range(count))
+
+
+@app.task(name="adding")
+async def adding(seconds: list[float]) -> float:
+    """Adds what the members of a mapped node returned."""
+    return sum(seconds)
+
+
+async def _slept(seconds: float, n: int) -> int:
+    await asyncio.sleep(seconds)
+    return n
+
+
+#: Takes its time, without a connection that a fault could take from it; like `at_once`, never in a process of its own.
+asleep = app.task(name="asleep")(_slept)
