@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tenure.embedded import Cluster
-from tenure.jobs.flow import FlowMade, NewFlow, NewNode
+from tenure.jobs.flow import Flow, FlowMade, NewFlow, NewNode
 from tenure.jobs.job import NewJob
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
@@ -21,6 +21,7 @@ from tests.faults.fleet import LONG_LEASES, Fleet
 from tests.faults.kills import again
 from tests.faults.test_server_killed import kill, up_again
 from tests.harness import Harness
+from tests.worker.working import until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(1800)]
 
@@ -53,16 +54,15 @@ def cluster(own_cluster: OwnCluster) -> Iterator[Cluster]:
 
 
 def any_flow(chance: random.Random, nodes: int, members: int) -> NewFlow:
-    """Nodes after up to three others, diamonds among them; in their middle, a mapped node and the sum of its results."""
+    """Nodes after up to three others, diamonds among them; in between, a mapped node and the sum of its results."""
 
     def job(seconds: float, n: int) -> NewJob:
         return NewJob("asleep", {"seconds": seconds, "n": n}, chance.choice(_CONTRACTS), max_attempts=20)
 
-    made = [
-        NewNode(f"n{n}", job(round(chance.uniform(0, 0.05), 3), n),
-                after=[f"n{parent}" for parent in chance.sample(range(max(0, n - 12), n), min(n, chance.randint(1, 3)))])
-        for n in range(nodes)
-    ]  # fmt: skip
+    made = []
+    for n in range(nodes):
+        near = chance.sample(range(max(0, n - 12), n), min(n, chance.randint(1, 3)))
+        made.append(NewNode(f"n{n}", job(round(chance.uniform(0, 0.05), 3), n), after=[f"n{one}" for one in near]))
     made += [
         NewNode("list", NewJob("listing", {"count": members}, max_attempts=20), after=[f"n{nodes // 3}"]),
         NewNode("map", NewJob("asleep", {"seconds": 0.01}, max_attempts=20), inputs={"n": "list"}, each="n"),
@@ -115,11 +115,12 @@ async def test_a_flow_ends_with_every_node_run_to_its_end_once_whatever_is_kille
                 await asyncio.sleep(chance.uniform(0, 0.1))
                 await strike(cluster, fleet, _KINDS[n % len(_KINDS)], chance)
             await ended_jobs(cluster, fleet, jobs)
-            while (await again(lambda: store.flows.read(made.id))).state == "running":
-                await asyncio.sleep(0.05)
+            with Harness(cluster.dsn) as db:
+                await until(lambda: db.value("select count(*) from tenure.flow where ended_at is null") == 0, 60)
             await fleet.at_work()
             fleet.stop_all()
-            ended = await store.flows.read(made.id)
+            ended = await again(store.flows.read, made.id)
+            assert isinstance(ended, Flow)
             report = await audit(store)
     assert (ended.state, ended.open, ended.failed, ended.nodes) == ("succeeded", 0, 0, nodes + members + 4)
     assert (report.violations, report.flows, report.jobs) == ([], 1, jobs)

@@ -1,4 +1,4 @@
-"""Planted bugs in flows: a node that starts too early, twice or never, a failure that stops nothing, a blind audit."""
+"""Planted bugs in flows: nodes that start too early, or never, failures that stop nothing, lost ids, a blind audit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from tests.mutants.mutant import Mutant
 
 _QUERIES = "postgres/queries/"
 _AUDIT = "proof/test_flow_audit.py::test_"
+_FLOWS = "postgres/test_flows.py::test_"
+_ORDER = "postgres/test_flow_order.py::test_"
+_BUSY = "postgres/test_busy_flows.py::test_"
+_OPERATIONS = "postgres/test_flow_operations.py::test_"
+_KEPT = "postgres/test_flow_retention.py::test_"
 
 MUTANTS = (
     Mutant(
@@ -55,5 +60,173 @@ MUTANTS = (
         " - :minutes::integer * interval '1 minute'",
         " - :minutes::integer * interval '0 minutes'",
         (f"{_AUDIT}an_end_that_is_about_to_be_taken_is_sound",),
+    ),
+    Mutant(
+        "child-starts-before-its-last-parent",
+        "A child gets its job while one parent has not ended",
+        _QUERIES + "count_down_parents.sql",
+        "from counted\nwhere open = 0",
+        "from counted\nwhere open <= 1",
+        (f"{_ORDER}the_join_of_a_diamond_waits_for_both",),
+    ),
+    Mutant(
+        "parents-subtracted-twice",
+        "Each parent that ends is subtracted twice",
+        _QUERIES + "count_down_parents.sql",
+        "set open = flow_node.open - less.n",
+        "set open = flow_node.open - 2 * less.n",
+        (f"{_ORDER}the_join_of_a_diamond_waits_for_both",),
+    ),
+    Mutant(
+        "parents-that-end-together-subtracted-once",
+        "Two parents that end in one call are subtracted as one",
+        _QUERIES + "count_down_parents.sql",
+        "select id, count(*)::integer as n, false as is_mapped",
+        "select id, 1 as n, false as is_mapped",
+        (f"{_FLOWS}parents_that_end_in_one_call_start_their_child",),
+    ),
+    Mutant(
+        "child-never-started",
+        "A child whose parents have all ended stays waiting",
+        _QUERIES + "count_down_parents.sql",
+        "state = case when flow_node.open = less.n then 'started'",
+        "state = case when flow_node.open < less.n then 'started'",
+        (f"{_FLOWS}a_chain_runs_in_its_order",),
+    ),
+    Mutant(
+        "skipped-child-starts",
+        "A node that was skipped starts when its last parent ends",
+        _QUERIES + "count_down_parents.sql",
+        "when less.is_mapped then 'started' else 'waiting' end",
+        "when less.is_mapped then 'started' when flow_node.state = 'skipped' then 'skipped' else 'waiting' end",
+        (f"{_FLOWS}the_policy_says_what_a_failure_does",),
+    ),
+    Mutant(
+        "end-of-a-node-not-recorded",
+        "The short way ends the job of a node, and its flow is never advanced",
+        _QUERIES + "templates/succeed.template",
+        "    --in_flow: where flow_id is not null\n",
+        "    --in_flow: where flow_id is null\n",
+        (f"{_FLOWS}a_chain_runs_in_its_order",),
+    ),
+    Mutant(
+        "failed-node-counts-as-succeeded",
+        "A failure of a node counts as a success",
+        _QUERIES + "templates/move_tail.part",
+        "when trigger = 'cancel' then 'cancelled' else 'failed' end",
+        "when trigger = 'cancel' then 'cancelled' else 'succeeded' end",
+        (f"{_FLOWS}the_policy_says_what_a_failure_does",),
+    ),
+    Mutant(
+        "flow-advanced-without-its-lock",
+        "Two transactions advance one flow at once",
+        _QUERIES + "take_flow_ends.sql",
+        "    order by id\n    for update skip locked\n",
+        "    order by id\n",
+        (f"{_BUSY}what_ends_while_another_advances_the_flow_is_seen_by_that_one",),
+    ),
+    Mutant(
+        "advance-waits-for-a-busy-flow",
+        "A caller waits for each flow that another transaction works on",
+        _QUERIES + "take_flow_ends.sql",
+        "    for update skip locked\n",
+        "    for update\n",
+        (f"{_BUSY}a_busy_flow_delays_no_other_one",),
+    ),
+    Mutant(
+        "advance-does-not-look-again",
+        "What ended while a flow was advanced waits for upkeep",
+        "postgres/flow_advance.py",
+        "            if not done.flows:\n",
+        "            if done.flows or not done.flows:\n",
+        (f"{_BUSY}what_ends_while_another_advances_the_flow_is_seen_by_that_one",),
+    ),
+    Mutant(
+        "operation-does-not-look-again",
+        "What ended while an operator's call had locked the flow waits for upkeep",
+        "postgres/flow_advance.py",
+        "    if flow_ids:\n        with _left_to_upkeep(flow_ids):",
+        "    if not flow_ids:\n        with _left_to_upkeep(flow_ids):",
+        (f"{_BUSY}what_ends_during_an_operation_on_the_flow_is_seen_by_it",),
+    ),
+    Mutant(
+        "busy-flow-hides-the-others",
+        "Upkeep finds the first flow with ended jobs alone",
+        _QUERIES + "find_ended_flows.sql",
+        "where ended.flow_id is not null\n",
+        "where ended.flow_id is null\n",
+        (f"{_BUSY}many_ends_of_a_busy_flow_hide_no_other_one",),
+    ),
+    Mutant(
+        "cancelled-flow-starts-nodes",
+        "Nodes of a cancelled flow that wait start all the same",
+        "postgres/flow_operations.py",
+        'waiting = yield from end_waiting(flows, [flow_id], "cancelled", cleanups=[False])',
+        'waiting = yield from end_waiting(flows, [], "cancelled", cleanups=[False])',
+        (f"{_OPERATIONS}cancelling_a_flow_ends_what_waits_and_what_is_live",),
+    ),
+    Mutant(
+        "stop-ends-what-runs",
+        "The policy `stop` skips nodes whose jobs run",
+        _QUERIES + "end_waiting_nodes.sql",
+        "and state = 'waiting' and is_cleanup",
+        "and state in ('waiting', 'started') and is_cleanup",
+        (f"{_FLOWS}the_policy_says_what_a_failure_does",),
+    ),
+    Mutant(
+        "only-children-skipped",
+        "The policy `skip` skips the children, and their children wait for ever",
+        _QUERIES + "skip_descendants.sql",
+        "    select unnest(node.children) from below\n",
+        "    select unnest(node.children[1:0]) from below\n",
+        (f"{_FLOWS}the_policy_says_what_a_failure_does",),
+    ),
+    Mutant(
+        "clean-up-before-the-end",
+        "A clean-up node runs while other nodes run",
+        "postgres/flow_advance.py",
+        "if 0 < flow.open == flow.cleanups]",
+        "if 0 < flow.cleanups]",
+        (f"{_FLOWS}a_clean_up_node_runs_last_and_only_after_a_failure",),
+    ),
+    Mutant(
+        "mapped-node-ends-before-its-last-member",
+        "A mapped node ends although one member has not",
+        _QUERIES + "insert_members.sql",
+        "set open = :count::integer where",
+        "set open = :count::integer - 1 where",
+        (f"{_FLOWS}a_mapped_node_runs_once_for_each_item",),
+    ),
+    Mutant(
+        "results-in-the-order-of-ends",
+        "The results of members come in the order in which they ended",
+        _QUERIES + "end_mapped_nodes.sql",
+        "order by one.place)",
+        "order by one.finished_at)",
+        (f"{_FLOWS}a_mapped_node_runs_once_for_each_item",),
+    ),
+    Mutant(
+        "resumed-node-waits-for-what-ended",
+        "A node that waits again waits for parents that have ended, too",
+        "postgres/flow_resume.py",
+        "node.open = sum(graph[parent].is_open for parent in node.parents)",
+        "node.open = len(node.parents)",
+        (f"{_OPERATIONS}a_resume_runs_what_failed_and_lets_wait_what_was_skipped",),
+    ),
+    Mutant(
+        "range-of-a-flow-dropped",
+        "An id range is dropped although a flow that has not ended has an id in it",
+        _QUERIES + "check_range_droppable.sql",
+        "where ended_at is null and first_id",
+        "where false and first_id",
+        (f"{_KEPT}a_flow_that_is_created_while_its_range_is_about_to_leave_keeps_it",),
+    ),
+    Mutant(
+        "flows-that-live-forgotten",
+        "Nodes of flows that live are deleted with those of old ones",
+        _QUERIES + "delete_flows.sql",
+        "delete from tenure.flow_node where flow_id = any (array(select id from old))",
+        "delete from tenure.flow_node where flow_id >= any (array(select id from old))",
+        (f"{_KEPT}a_flow_is_forgotten_when_it_ended_long_ago",),
     ),
 )

@@ -18,12 +18,21 @@ from tests.harness import Harness
 _BLOCKED = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 
 
+async def is_not_blocked(call: asyncio.Task[Any], db: Harness, others: int = 0) -> None:
+    """Wait for the end of a call; assert that it waits for no lock beside these other calls."""
+    while not call.done():
+        assert db.value(_BLOCKED) <= others, "the call waits for a lock"
+        await asyncio.sleep(0.01)
+    await call
+
+
 async def test_a_busy_flow_delays_no_other_one(store: Store, dsn: str, db: Harness) -> None:
     busy, free = [await store.flows.create(NewFlow(name, [node("a"), node("b", "a")])) for name in ("busy", "free")]
     jobs = await claim_all(store)
     with psycopg.connect(dsn) as other:
         other.execute("select from tenure.flow where id = %s for update", [busy.id])
-        await store.report("succeed", [HolderCall(job.held) for job in jobs])
+        ending = asyncio.create_task(store.report("succeed", [HolderCall(job.held) for job in jobs]))
+        await is_not_blocked(ending, db)
         assert await states(store, free) == {"a": "succeeded", "b": "started"}
         assert await states(store, busy) == {"a": "started", "b": "waiting"}
         assert (await store.flows.advance()).ends == 0
@@ -42,7 +51,7 @@ async def test_what_ends_while_another_advances_the_flow_is_seen_by_that_one(
         first = asyncio.create_task(store.succeed(a.held))
         while not db.value(_BLOCKED):  # noqa: ASYNC110 (it counts down `c` under the lock of the flow)
             await asyncio.sleep(0.01)
-        await store.succeed(b.held)
+        await is_not_blocked(asyncio.create_task(store.succeed(b.held)), db, others=1)
         assert db.value("select count(*) from tenure.flow_end") > 0
         other.commit()
     await first

@@ -188,6 +188,20 @@ async def test_a_requeued_dead_letter_goes_on_with_its_flow(store: Store, db: Ha
     assert (await store.flows.read(made.id)).state == "succeeded"
 
 
+async def test_a_dead_letter_from_before_a_resume_is_a_job_of_its_own(store: Store, db: Harness) -> None:
+    made = await store.flows.create(NewFlow("chain", [node("a"), node("b", "a")]))
+    (first,) = await claim_all(store)
+    await fail(store, first)
+    await store.flows.resume(made.id)
+    (second,) = await claim_all(store)
+    await fail(store, second)
+    before = db.sql("select * from tenure.flow_node order by id")
+    again = await store.requeue(first.id, actor="op")
+    assert db.value("select flow_node from tenure.job where id = %s", again) is None
+    assert db.sql("select * from tenure.flow_node order by id") == before
+    assert (await store.flows.read(made.id)).state == "failed"
+
+
 async def test_a_requeue_after_a_resume_is_a_job_of_its_own(store: Store, db: Harness) -> None:
     made = await store.flows.create(NewFlow("chain", [node("a"), node("b", "a")]))
     (a,) = await claim_all(store)

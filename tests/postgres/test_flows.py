@@ -27,6 +27,13 @@ async def test_a_chain_runs_in_its_order(store: Store, contract: str) -> None:
     assert flow.ended_at is not None
 
 
+async def test_parents_that_end_in_one_call_start_their_child(store: Store) -> None:
+    made = await store.flows.create(NewFlow("two", [node("a"), node("b"), node("c", "a", "b"), node("d", "b")]))
+    await store.report("succeed", [HolderCall(job.held) for job in await claim_all(store)])
+    assert await states(store, made) == {"a": "succeeded", "b": "succeeded", "c": "started", "d": "started"}
+    assert await run(store) == ["c", "d"]
+
+
 async def test_results_become_arguments(store: Store) -> None:
     nodes = [
         node("a"), node("b"),
