@@ -44,6 +44,10 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         {"schedules": "list_ show pause resume run next_ delete"},
     ),
     "flows": ("List and draw flows, cancel and resume them.", {"flows": "list_ show cancel resume"}),
+    "datasets": (
+        "Versioned output of jobs: show, cut over, roll back.",
+        {"datasets": "list_ show rows cutover rollback history"},
+    ),
     "workers": ("List the workers.", {"workers": "list_"}),
     "outbox": ("Wake-ups for message queues: list, retry.", {"outbox": "list_ retry"}),
     "types": ("List, show and reset the options of job types.", {"types": "list_ show reset"}),

@@ -35,6 +35,7 @@ class DirectClient:
 
     def __init__(self, store: Store, direct_url: str = "") -> None:
         self.store, self.schedules, self.flows = store, store.schedules, store.flows
+        self.datasets = store.datasets
         self._direct_url = direct_url
         self._plain: Batcher[NewJob, Enqueued] = Batcher(store.enqueue_many)
         # Apart from those without a key: an enqueue waits for another one with the same key.
@@ -61,7 +62,8 @@ class DirectClient:
         """Make a job, in one batch with concurrent enqueues; a unique job alone."""
         if job.unique is not None:
             return self._unique.ask(job)
-        return (self._plain if job.key is None else self._keyed).ask(job)
+        # A job with datasets may wait for a rollback too.
+        return (self._plain if job.key is None and not job.uses_datasets else self._keyed).ask(job)
 
     async def prepare(self, jobs: Sequence[NewJob]) -> Callable[[], Awaitable[Sequence[Enqueued | Exception]]]:
         """Check jobs and encode them; call the result to make them: an `Enqueued` or an error for each."""

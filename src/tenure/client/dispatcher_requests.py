@@ -143,7 +143,7 @@ class DispatcherRequests:
             ]
 
         results: list[Any] = []
-        for part in _parts(items):
+        for part in split_items(items):
             body = f'{{"{name}":[{",".join(items[n] for n in part)}]}}'
             send = partial(self.send, "POST", path, body, partial(read_part, part))
             try:
@@ -184,12 +184,12 @@ async def repeat_if_lost(call: Callable[[], Awaitable[T]]) -> T:
     return await retry(call, (ConnectionLost,), after_lost_answer=(CannotConnect, Unavailable), attempts=_TRIES)
 
 
-def _parts(items: Sequence[str]) -> Iterator[range]:
-    """The places of the items of each request."""
+def split_items(items: Sequence[str], most: int = _MAX_ITEMS) -> Iterator[range]:
+    """The places of the items of each request; at most so many in one."""
     first, weight = 0, 0
     for n, item in enumerate(items):
         size = len(item) if item.isascii() else len(item.encode())
-        if n > first and (n - first == _MAX_ITEMS or weight + size > _MAX_REQUEST_BYTES):
+        if n > first and (n - first == most or weight + size > _MAX_REQUEST_BYTES):
             yield range(first, n)
             first, weight = n, 0
         weight += size

@@ -7,6 +7,7 @@ from typing import Any
 
 from tenure.errors import BadInput
 from tenure.jobs import validation
+from tenure.jobs.dataset_json import use_to_json
 from tenure.jobs.job import NewJob
 
 
@@ -26,6 +27,7 @@ def job_fields(job: NewJob, max_bytes: int) -> tuple[dict[str, Any], str]:
         "max_attempts": job.max_attempts, "run_at": run_at, "notify": None if job.notify else False,
         "delay_seconds": None if job.delay_ms is None else job.delay_ms / 1_000,
         "trace_id": job.trace_id, "correlation_id": job.correlation_id,
+        "reads": list(map(use_to_json, job.reads)) or None, "writes": list(map(use_to_json, job.writes)) or None,
         "expires_seconds": None if job.expires_ms is None else job.expires_ms / 1_000,
         "expires_at": job.expires_at and validation.to_utc("expires", job.expires_at).isoformat(),
     }  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -22,6 +22,7 @@ from tenure.client import dispatcher_responses as responses
 from tenure.client.batching import Batcher
 from tenure.client.dispatcher_requests import DispatcherRequests, repeat_if_lost
 from tenure.client.job_request import job_fields, tenant_field
+from tenure.client.remote_datasets import RemoteDatasets
 from tenure.client.remote_flows import RemoteFlows
 from tenure.client.remote_schedules import RemoteSchedules
 from tenure.client.remote_wakeups import poll_wakeups
@@ -39,6 +40,8 @@ from tenure.errors import (
     TenureError,
 )
 from tenure.jobs import validation
+from tenure.jobs.dataset import Output, check_event, check_output
+from tenure.jobs.dataset_json import event_to_json, output_to_json
 from tenure.jobs.event import LogEntry
 from tenure.jobs.holder_call import HOLDER_VERBS, HolderCall
 from tenure.jobs.job import Failure, Held, Job, NewJob
@@ -65,6 +68,7 @@ class RemoteClient:
     def __init__(self, url: str, key: str | None = None, *, max_bytes: int = validation.MAX_BYTES) -> None:
         self._requests = DispatcherRequests(url, key)
         self.schedules = RemoteSchedules(self._requests)
+        self.datasets = RemoteDatasets(self._requests, max_bytes)
         self.flows = RemoteFlows(self._requests, max_bytes)
         self._max_bytes = max_bytes
         self._enqueues: Batcher[tuple[str, bool], Enqueued] = Batcher(self._make, at_once=4)
@@ -258,6 +262,27 @@ class RemoteClient:
 
     async def _report(self, endpoint: str, calls: Sequence[tuple[str, HolderCall]]) -> list[Any]:
         """Send calls to an endpoint that takes many; for each a move, a note, None (no such step) or an error."""
+        if any(call.outputs for _, call in calls):
+            return await self._report_with_outputs(endpoint, calls)
+        return await self._send_many(endpoint, calls)
+
+    async def _report_with_outputs(self, endpoint: str, calls: Sequence[tuple[str, HolderCall]]) -> list[Any]:
+        """Stage large outputs, then send the calls; a call whose rows cannot be staged gets that error."""
+        answers: dict[int, Any] = {}
+        ready: list[tuple[str, HolderCall]] = []
+        for n, (verb, call) in enumerate(calls):
+            try:
+                outputs = await self.datasets.stage_large(call.held, call.outputs) if call.outputs else ()
+            except TenureError as error:
+                if len(calls) == 1:
+                    raise
+                answers[n] = error
+            else:
+                ready.append((verb, replace(call, outputs=outputs)))
+        sent = iter(await self._send_many(endpoint, ready))
+        return [answers[n] if n in answers else next(sent) for n in range(len(calls))]
+
+    async def _send_many(self, endpoint: str, calls: Sequence[tuple[str, HolderCall]]) -> list[Any]:
         items: list[str] = []
         for verb, call in calls:
             name = f'"id":"{call.held.id}"'
@@ -291,11 +316,23 @@ class RemoteClient:
             members.append(f'"seconds":{call.delay_ms / 1_000}')
         if "reason" in facts:
             members.append(f'"reason":{validation.to_json("reason", call.reason)}')
+        if call.outputs:
+            members.append(f'"outputs":[{",".join(self._output(n, one) for n, one in enumerate(call.outputs))}]')
+        if call.dataset_events:
+            for n, event in enumerate(call.dataset_events):
+                check_event(f"events[{n}]", event)
+            members.append(f'"dataset_events":{_text(list(map(event_to_json, call.dataset_events)))}')
         if call.blocks:
             members.append('"blocks":true')
         if verb in _KEYED:
             members.append(f'"idempotency_key":"{HOLDER_VERBS[verb].path}:{call.held.claims}:{call.held.token}"')
         return members
+
+    def _output(self, place: int, output: Output) -> str:
+        """An output to a dataset as JSON."""
+        rows = check_output(f"outputs[{place}]", output, self._max_bytes)
+        text = _text({name: value for name, value in output_to_json(output).items() if name != "rows"})
+        return f'{text[:-1]},"rows":[{",".join(rows)}]}}' if rows else text
 
     async def _make(self, new: Sequence[tuple[str, bool]]) -> list[Any]:
         """Make jobs: an `Enqueued` or an error for each."""

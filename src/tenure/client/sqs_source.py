@@ -110,8 +110,8 @@ class SqsSource(RemoteClient):
 
     async def claim_task(self, kept: KeptMessage, worker: LiveWorker) -> Job | str:
         """Claim a task by its id: the job, or why it cannot be claimed; repeated while it is not answered."""
-        request = {"task_id": kept.task_id, "worker_id": worker.name, "types": worker.types, "job": True}
-        body = validation.to_json("claim", request)
+        request = {"task_id": kept.task_id, "worker_id": worker.name, "types": worker.types}
+        body = validation.to_json("claim", {**request, "job": True, "datasets": False})
 
         def read(answer: Body) -> Job | str:
             if answer["status"] != "Claimed":
@@ -160,7 +160,8 @@ class SqsSource(RemoteClient):
         kept = self._kept(call)
         if kept is not None and verb == "heartbeat" and not call.blocks:
             return await self._heartbeat_task(kept, call)
-        if kept is not None and verb in _STATUSES:
+        # The document's outputs are the result; what is for datasets goes by the ordinary route.
+        if kept is not None and verb in _STATUSES and not (call.outputs or call.dataset_events):
             answer = await self._complete(kept, verb, call)
         elif verb == "heartbeat":
             (answer,) = await super().report(verb, [call])

@@ -107,6 +107,11 @@ def pointer_from_json(fields: Fields) -> StoredPointer:
     )  # fmt: skip
 
 
+def row_text(value: Any) -> str:
+    """A row as JSON text."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def switch_to_json(switch: Switch) -> dict[str, Any]:
     """A cutover or a rollback."""
     fields = ids_to_text(switch._asdict(), "id", "undoes")
