@@ -4,6 +4,7 @@
     @app.task    makes a task of a function (`app_tasks.py`)
     @app.every   enqueues a task again and again (`app_schedules.py`)
     app.flow     orders jobs by their dependencies (`app_flows.py`)
+    app.dataset  versioned output of jobs (`app_datasets.py`)
     app.run_worker() or `tenure worker module:app`
 
 Without DATABASE_URL the app starts the embedded PostgreSQL in `.tenure/`, creates its schema and logs a WARNING;
@@ -22,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from tenure.app_datasets import DatasetVerbs
 from tenure.app_flows import FlowVerbs
 from tenure.app_schedules import ScheduleVerbs, declare_as_worker, declare_regularly, fingerprints
 from tenure.app_tasks import TaskVerbs
@@ -66,7 +68,7 @@ _REMOTE_NEXT = {
 }  # fmt: skip
 
 
-class App(TaskVerbs, ScheduleVerbs, FlowVerbs):
+class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs):
     """Tasks, and the database or the dispatcher that keeps their jobs."""
 
     @only_known_options("App")
@@ -98,6 +100,7 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs):
         self._contract, self._queue = contract, queue
         self._declared: set[JobType] = set()
         self._schedules: dict[str, Schedule] = {}
+        self._init_datasets()
         self._seen_workers = SeenWorkers()
         self._module = module_name(sys._getframe(2).f_globals)  # behind the check of the options
         self._transaction_calls: TransactionCalls | None = None
@@ -365,6 +368,7 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs):
                 ", ".join(one.type for one in declared),
             )
         self._declared.update(declared)
+        await self._declare_datasets_as_worker(client)
         await declare_as_worker(self, client, name)
         worker = LiveWorker(
             name, (), (), application=self.application, declares=declared, schedules=fingerprints(self._schedules)
@@ -379,12 +383,15 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs):
     def _forget(self) -> None:
         """Forget what is known of the database: the address changed."""
         self._declared.clear()
+        self._stored_datasets.clear()
         self._transaction_calls = None
 
     async def _client(self) -> JobClient:
-        """Return this loop's client, with the tasks' types declared."""
+        """Return this loop's client, with the tasks' types and datasets declared."""
         client = await self._connections.client()
         await self.declare_types(client)
+        if len(self._stored_datasets) < len(self._used_datasets):
+            await self._declare_datasets(client)
         return client
 
     async def _enqueue(self, job: NewJob) -> Ticket[Any]:

@@ -164,6 +164,7 @@ class FlowVerbs:
     if TYPE_CHECKING:
 
         async def _client(self) -> JobClient: ...
+        def _note_flow(self, flow: NewFlow) -> None: ...
         def _in_transaction(
             self, connection: Any, verb: str, work: Callable[[TransactionCalls], Coroutine[Any, Any, Any]]
         ) -> Any: ...
@@ -187,6 +188,7 @@ class FlowVerbs:
         return AppFlows(self)  # type: ignore[arg-type]
 
     async def _start_flow(self, flow: NewFlow) -> FlowMade:
+        self._note_flow(flow)
         client = await self._client()
 
         async def create(flow: NewFlow) -> FlowMade:

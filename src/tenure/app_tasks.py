@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
 
 from tenure.contracts.declaration import Contract
+from tenure.dataset import Uses, dataset_uses
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.expiry import Expires
@@ -36,6 +37,9 @@ class TaskVerbs:
     tasks: dict[str, Task[..., Any]]
     _contract: str
     _queue: str
+    if TYPE_CHECKING:
+
+        def _note_dataset(self, tenant: str, name: str) -> None: ...
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
@@ -62,6 +66,8 @@ class TaskVerbs:
         unique_by: Sequence[str] | None = None,
         on_conflict: OnConflict | None = None,
         expires: Expires | None = None,
+        reads: Uses | None = None,
+        writes: Uses | None = None,
         max_attempts: int | None = None,
         lease: float | None = None,
         heartbeat: float | None = None,
@@ -88,6 +94,8 @@ class TaskVerbs:
         unique_by: Sequence[str] | None = None,
         on_conflict: OnConflict | None = None,
         expires: Expires | None = None,
+        reads: Uses | None = None,
+        writes: Uses | None = None,
         max_attempts: int | None = None,
         lease: float | None = None,
         heartbeat: float | None = None,
@@ -111,6 +119,8 @@ class TaskVerbs:
         on_conflict     with a unique job in the way: "return" it, "replace" its payload and time till it begins, or
                         "refuse" with DuplicateJob
         expires         seconds or a timedelta: a job that has not begun within this time is cancelled
+        reads           datasets: a job reads the generations that are current when it is made (`ctx.input`)
+        writes          datasets: what the handler adds to them is stored with its completion (`ctx.output`)
         isolation       "process": each run has a process of its own, which can be killed
 
         These are stored in the database for this type of job, where they win over the contract's numbers:
@@ -144,6 +154,8 @@ class TaskVerbs:
         unique_by: Sequence[str] | None = None,
         on_conflict: OnConflict | None = None,
         expires: Expires | None = None,
+        reads: Uses | None = None,
+        writes: Uses | None = None,
         **overrides: Any,
     ) -> Task[..., Any]:
         """Check the options and make the task; refuses a second one of the same name."""
@@ -161,6 +173,7 @@ class TaskVerbs:
             queue=validation.check_name("queue", queue or self._queue), contract=contract or self._contract,
             priority=priority, tenant=tenant, delay=delay, timeout=None if timeout is None else check_timeout(timeout),
             unique=unique_rule(unique, unique_by, on_conflict), expires=expires,
+            reads=dataset_uses("reads", reads), writes=dataset_uses("writes", writes),
         )  # fmt: skip
         if not full_name.isprintable() or own_name == "<lambda>":
             raise BadInput("a task needs a name that workers can find. Next: give it one with name=")
@@ -169,6 +182,8 @@ class TaskVerbs:
         if (other := self.tasks.setdefault(full_name, task)) is not task:
             where = f"{other.function.__module__}.{other.function.__qualname__}"
             raise BadInput(f"task {full_name!r} is already declared by {where}. Next: give one of them another name=")
+        for use in given.writes:
+            self._note_dataset(tenant, use.name)
         return task
 
 

@@ -10,16 +10,19 @@ import asyncio
 import contextlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, cast, overload
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
+from tenure.dataset import DatasetPort, HandlerDatasets, Input, Named, Output, dataset_name
 from tenure.errors import BadInput
 from tenure.jobs.connection_types import AsyncConnection, SyncConnection
+from tenure.jobs.dataset import DatasetEvent, check_event
+from tenure.jobs.dataset import Output as StoredOutput
 from tenure.jobs.job import STAGES, Job, Stage
 
 T = TypeVar("T")
@@ -31,7 +34,7 @@ _STAGE_MARK: Final = "_tenure_stage"
 current: ContextVar[Context | None] = ContextVar("tenure_context", default=None)
 
 
-class Port(Protocol):
+class Port(DatasetPort, Protocol):
     """Where the calls of a context go: to the worker's job source, or from a child process to its worker."""
 
     async def progress(self, value: Any) -> None:
@@ -49,14 +52,23 @@ class Port(Protocol):
     def set_stage(self, name: str | None) -> None:
         """Note the stage in which the handler is now; None outside of stage blocks."""
 
-    def complete_in(self, connection: Any, result: Any) -> Any:
+    def complete_in(self, connection: Any, result: Any, additions: Additions | None) -> Any:
         """End the job in the transaction of this connection; an awaitable if the connection is asynchronous."""
+
+
+class Additions(NamedTuple):
+    """What a completion adds to datasets, and its events."""
+
+    outputs: Sequence[StoredOutput] = ()
+    events: Sequence[DatasetEvent] = ()
 
 
 class Context:
     """The job that a handler runs: its ids, its lease, its checkpoint, and the calls that are stored for it."""
 
-    __slots__ = ("_cancelled", "_effects", "_loop", "_port", "_stages", "job", "last_checkpoint")
+    __slots__ = (
+        "_cancelled", "_datasets", "_effects", "_emitted", "_loop", "_port", "_stages", "job", "last_checkpoint",
+    )  # fmt: skip
 
     def __init__(self, job: Job, port: Port, loop: asyncio.AbstractEventLoop) -> None:
         self.job = job
@@ -69,6 +81,9 @@ class Context:
         self._effects: dict[str, Any] | None = None
         #: The open `stage` blocks, innermost last.
         self._stages: list[str] = []
+        #: What it reads and writes of datasets, and the events that it has emitted; None before.
+        self._datasets: HandlerDatasets | None = None
+        self._emitted: list[DatasetEvent] | None = None
 
     @property
     def attempt(self) -> int:
@@ -124,9 +139,45 @@ class Context:
         """End the job as succeeded in the transaction of this connection: it commits with the handler's own rows.
 
         The connection is one that `enqueue_in` takes. Raises StaleLease when another worker holds the job: let it end
-        the transaction. What the handler returns is not stored then.
+        the transaction. What the handler returns is not stored then. Outputs and events so far are in the transaction
+        too.
         """
-        return self._port.complete_in(connection, result)
+        additions = self._additions()
+        if self._datasets is not None:
+            self._datasets.ended_in_transaction = True
+        return self._port.complete_in(connection, result, additions)
+
+    def input(self, dataset: str | Named) -> Input:
+        """Read a dataset that the task declares in `reads`, in the generation that was pinned when the job was made."""
+        return Input(self._handler_datasets(), dataset_name(dataset))
+
+    def output(self, dataset: str | Named) -> Output:
+        """Add to a dataset that the task declares in `writes`: stored in the transaction that ends the job."""
+        return self._handler_datasets().output(dataset_name(dataset))
+
+    def emit(
+        self,
+        dataset: str | Named,
+        *,
+        cursor: str | int | None = None,
+        partition_key: str | None = None,
+        start: str | int | None = None,
+        end: str | int | None = None,
+        generation: int | None = None,
+    ) -> None:
+        """Emit an event of a dataset: this input of it is done. Each subscribed task runs once for it (`@app.on`).
+
+        cursor or partition_key     which input: one of them
+        start, end                  the range of it
+        generation                  default: the one that the job writes
+
+        The event is stored in the transaction that ends the job, and routed once its generation is current.
+        """
+        event = DatasetEvent(dataset_name(dataset), generation, cursor, partition_key, start, end)
+        check_event("event", event)
+        if self._emitted is None:
+            self._emitted = []
+        self._emitted.append(event)
 
     async def progress(self, value: Any) -> None:
         """Store the progress: any JSON value."""
@@ -169,6 +220,17 @@ class Context:
         if node not in self._effects:
             self._effects[node] = self._wait(self._port.effect(node, do(*args, **kwargs)))
         return cast("T", self._effects[node])
+
+    def _handler_datasets(self) -> HandlerDatasets:
+        if self._datasets is None:
+            self._datasets = HandlerDatasets(self.job.id, self._port, self._wait)
+        return self._datasets
+
+    def _additions(self) -> Additions | None:
+        """What the completion adds to datasets; None: nothing."""
+        if self._datasets is None and self._emitted is None:
+            return None
+        return Additions(() if self._datasets is None else self._datasets.outputs(), tuple(self._emitted or ()))
 
     def _request_cancel(self) -> None:
         self._cancelled = True

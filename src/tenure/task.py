@@ -18,13 +18,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from tenure.context import Cancel, Context, Snooze, current
+from tenure.dataset import Uses, dataset_uses
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.arguments.node_result import Results
 from tenure.jobs.arguments.signature import Signature
 from tenure.jobs.expiry import Expires, check_expiry, parse_expires
 from tenure.jobs.job import TIMEOUT as TIMEOUT
-from tenure.jobs.job import NewJob
+from tenure.jobs.job import DatasetUse, NewJob
 from tenure.jobs.job_type import JobType
 from tenure.jobs.keyword_options import only_known_options
 from tenure.jobs.unique import OnConflict, Unique, UniqueOption, changed_rule
@@ -96,6 +97,9 @@ class Options:
     notify: bool = True
     unique: Unique | None = None
     expires: Expires | None = None
+    #: The datasets that its jobs read and write.
+    reads: tuple[DatasetUse, ...] = ()
+    writes: tuple[DatasetUse, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +192,8 @@ class Task(Generic[P, R]):
         unique_by: Sequence[str] | None = None,
         on_conflict: OnConflict | None = None,
         expires: Expires | None = None,
+        reads: Uses | None = None,
+        writes: Uses | None = None,
     ) -> Task[P, R]:
         """Return the same task with other options for enqueue; those that are not given stay.
 
@@ -208,12 +214,18 @@ class Task(Generic[P, R]):
         on_conflict     with a unique job in the way: "return" it, "replace" its payload and time while it waits, or
                         "refuse" with DuplicateJob
         expires         seconds, a timedelta or a time: the job is cancelled if it has not begun by then
+        reads           the datasets that it reads; as {name: number} these generations
+        writes          the datasets that it writes; as {name: number} these generations
         notify          False: no NOTIFY, workers find the job by polling; the transaction of enqueue_in can then be
                         prepared for two-phase commit
         """
         changed = {name: value for name, value in locals().items() if name != "self" and value is not None}
         for part in ("unique", "unique_by", "on_conflict"):
             changed.pop(part, None)
+        if reads is not None:
+            changed["reads"] = dataset_uses("reads", reads)
+        if writes is not None:
+            changed["writes"] = dataset_uses("writes", writes)
         if (delay is None) != (run_at is None):  # each of them takes the place of the other
             changed["delay" if delay is None else "run_at"] = None
         if timeout is not None:
@@ -287,10 +299,11 @@ class Task(Generic[P, R]):
         if limit is None and declared is not None and declared.contract == given.contract:
             limit = declared.max_attempts  # this code's own number wins over the stored one
         expires_at, expires_ms = (None, None) if given.expires is None else parse_expires(given.expires)
+        writes = self.app._writes(given.tenant, given.writes) if given.writes else ()
         return NewJob(  # by position, which is fastest: a batch has thousands
             self.name, payload, given.contract, None, given.queue, given.tenant, given.priority, limit,
             given.run_at, delay_ms, given.key, trace_id, correlation_id, given.notify, given.unique,
-            expires_at, expires_ms,
+            expires_at, expires_ms, given.reads, writes,
         )  # fmt: skip
 
 

@@ -52,6 +52,8 @@ async def drain(
 ) -> Counter[str]:
     """Run the due jobs of this app's tasks, and the jobs that they enqueue, until none is due; counts the outcomes.
 
+    Events of datasets become jobs too.
+
     Refuses a database that was not made for tests, unless `allow_any_database`.
     """
     from tenure.postgres.test_databases import upkeep
@@ -60,9 +62,13 @@ async def drain(
     types = list(app.tasks)
     for contract in await store.contracts():
         await upkeep(store, contract, types)
-    worker = app.worker(queues=queues, concurrency=concurrency, poll=0.05, upkeep=False, wakeups=False)
-    await worker.run(until_idle=True, handle_signals=False)  # the test runner handles signals
-    return worker.counts
+    counts = Counter[str]()
+    while True:
+        worker = app.worker(queues=queues, concurrency=concurrency, poll=0.05, upkeep=False, wakeups=False)
+        await worker.run(until_idle=True, handle_signals=False)  # the test runner handles signals
+        counts += worker.counts
+        if not app._subscriptions or not (await store.datasets.route()).jobs:
+            return counts
 
 
 async def advance(app: App, *, allow_any_database: bool = False, **span: float) -> None:

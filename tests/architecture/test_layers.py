@@ -18,9 +18,11 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "tenure"
 PURE = {"errors", "contracts", "jobs", "model", "schedules", "flows"}
 VALUES = {"errors", "contracts", "jobs", "schedules", "settings"}
 #: The client and the queue are one layer: failures of every client end in `AsyncTaskQueue.fail_task`.
-CLIENT = {*VALUES, "postgres", "client", "queue", "context", "sqs"}
+CLIENT = {*VALUES, "postgres", "client", "queue", "context", "dataset", "sqs"}
 LIBRARY = {*CLIENT, "task", "middleware", "logs"}
 SURFACES = {"worker", "upkeep", "flows", "http", "proof", "embedded"}
+#: The parts of the class App.
+APP_PARTS = {"app_tasks", "app_schedules", "app_flows", "app_datasets"}
 EVERYTHING_BUT_CLI = {*LIBRARY, *SURFACES, "model", "dashboard", "app", "flow", "samples"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -30,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"errors", "contracts"},
     "schedules": {"errors", "contracts", "jobs"},
     "settings": VALUES,
-    "context": VALUES,
+    "dataset": VALUES,
+    "context": {*VALUES, "dataset"},
     "postgres": VALUES,
     "sqs": VALUES,
     "queue": CLIENT,
@@ -48,9 +51,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dashboard": {*LIBRARY, "http"},
     "app_tasks": LIBRARY,
     "app_schedules": LIBRARY,
+    "app_datasets": LIBRARY,
     "flow": LIBRARY,
     "app_flows": {*LIBRARY, "flow"},
-    "app": {*LIBRARY, "app_tasks", "app_schedules", "app_flows", "worker", "upkeep", "flows", "embedded"},
+    "app": {*LIBRARY, *APP_PARTS, "worker", "upkeep", "flows", "embedded"},
     "samples": {*LIBRARY, "app"},
     "conformance": {*VALUES, "postgres", "http"},
     "testing": EVERYTHING_BUT_CLI,
@@ -65,6 +69,7 @@ ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
     "app": {"postgres", *SURFACES},
     "app_schedules": {"postgres"},
     "app_flows": {"postgres"},
+    "app_datasets": {"postgres"},
     "flow": {"postgres"},
     "client": {"postgres", "embedded"},
     "queue": {"postgres"},
@@ -190,7 +195,7 @@ def objection(layer: str, each: Import, source: Path) -> str | None:
     if target == layer:
         return None
     # A package below `App` may name it in an annotation, and no more.
-    below_app = SURFACES | {"task", "context", "middleware", "app_tasks", "app_schedules", "app_flows", "flow"}
+    below_app = SURFACES | APP_PARTS | {"task", "context", "middleware", "flow"}
     if target == "app" and each.for_types_only and layer in below_app:
         return None
     if target not in MAY_IMPORT[layer]:

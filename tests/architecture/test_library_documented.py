@@ -13,10 +13,13 @@ import pytest
 import tenure
 from tenure import testing
 from tenure.app import App
+from tenure.app_datasets import AppDataset, AppDatasets, StoredGeneration
 from tenure.app_flows import AppFlows
 from tenure.context import Context
+from tenure.dataset import DatasetReader, Event, Input, Output
 from tenure.flow import FlowGraph, Group, Node
 from tenure.jobs.arguments.node_result import NodeResult
+from tenure.jobs.dataset import Dataset, Generation, Pin, RolledBack, StoredOutput, StoredPointer, Subscription, Switch
 from tenure.jobs.flow import (
     ON_FAILURE,
     CancelledFlow,
@@ -103,6 +106,24 @@ def test_every_option_of_flows_is_documented_and_in_help() -> None:
         assert untold(options, table) == []
         explained = re.findall(r"^(\w+) {2,}\S", inspect.getdoc(function) or "", re.MULTILINE)
         assert [name for name in options if name not in explained] == (["name"] if function is App.flow else [])
+
+
+def test_every_member_of_datasets_is_documented() -> None:
+    for kind, title in (
+        (AppDataset, "One dataset"), (StoredGeneration, "What a generation contains"), (AppDatasets, "Several at once"),
+        (DatasetReader, "What a generation contains"), (Input, "In a handler"), (Output, "In a handler"),
+        (Event, "Events"),
+    ):  # fmt: skip
+        assert members(kind), kind
+        assert untold(members(kind), section("datasets", title)) == [], kind
+    values = (Dataset, Generation, Pin, StoredPointer, StoredOutput, Switch, RolledBack, Subscription)
+    assert untold({name for value in values for name in value._fields}, section("datasets", "Values")) == []
+    for function, title in ((App.dataset, "One dataset"), (App.on, "Events")):
+        parameters = inspect.signature(function).parameters.values()
+        options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        assert untold(options, section("datasets", title)) == []
+        explained = re.findall(r"^(\w+) {2,}\S", inspect.getdoc(function) or "", re.MULTILINE)
+        assert explained == options
 
 
 def test_every_option_is_documented() -> None:

@@ -21,7 +21,7 @@ from tests.installed import with_plugin
 
 ROOT = Path(__file__).parents[2]
 #: Pages for people who never saw Tenure: a type checker accepts what they are told to write.
-TYPED = ("README.md", "docs/guide.md", "docs/flows.md", "docs/own-contract.md")
+TYPED = ("README.md", "docs/guide.md", "docs/flows.md", "docs/datasets.md", "docs/own-contract.md")
 
 # Snippets may use `await` at the top level, as `python -m asyncio` allows.
 _RUN = """

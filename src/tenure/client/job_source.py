@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uuid import UUID
 
+from tenure.client.dataset_calls import DatasetCalls
 from tenure.contracts.declaration import Contract
 from tenure.jobs.event import LogEntry
 from tenure.jobs.holder_call import HolderCall
@@ -23,6 +24,10 @@ class JobSource(Protocol):
 
     #: Other processes can take a job over while this source is away: a lease that was not renewed in time is lost.
     leases_run_on: bool
+
+    @property
+    def datasets(self) -> DatasetCalls:
+        """The calls about datasets."""
 
     async def contracts(self) -> Mapping[str, Contract]:
         """Every registered contract by name."""

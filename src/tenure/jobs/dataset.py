@@ -287,6 +287,11 @@ def row_keys(rows: Sequence[Any], key: str | Sequence[str]) -> list[str]:
     return keys
 
 
+def place_keys(first: int, count: int) -> list[str]:
+    """The keys of rows without keys of their own: their places, so that they sort by it."""
+    return [f"{n:09d}" for n in range(first, first + count)]
+
+
 def check_dataset(new: NewDataset, max_bytes: int = validation.MAX_BYTES) -> str | None:
     """Check a declaration; returns its shape as JSON."""
     name = validation.check_name("dataset", new.name)

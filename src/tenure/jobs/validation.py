@@ -181,15 +181,15 @@ def check_new_job(contract: Contract, job: NewJob, max_bytes: int = MAX_BYTES) -
     if job.expires:
         check_expiry(contract, job.expires_at, job.expires_ms, job.run_at, job.delay_ms)
     if job.uses_datasets:
-        _check_uses("reads", job.reads, max_bytes)
-        _check_uses("writes", job.writes, max_bytes)
+        check_uses("reads", job.reads, max_bytes)
+        check_uses("writes", job.writes, max_bytes)
     payload = to_json("payload", job.payload, max_bytes)
     if job.unique is not None:
         unique_scope(check_unique(job.unique), job.payload, TIMEOUT)
     return payload
 
 
-def _check_uses(field: str, uses: Sequence[DatasetUse], max_bytes: int) -> None:
+def check_uses(field: str, uses: Sequence[DatasetUse], max_bytes: int = MAX_BYTES) -> None:
     """Check the datasets that a job reads or writes."""
     if not isinstance(uses, tuple) or not all(isinstance(use, DatasetUse) for use in uses):
         raise BadInput(f"{field} must be a tuple of DatasetUse, not {uses!r}")

@@ -35,7 +35,7 @@ from multiprocessing.connection import Connection
 from operator import attrgetter
 from typing import Any
 
-from tenure.context import Context
+from tenure.context import Additions, Context
 from tenure.errors import InfrastructureFailure, TenureError
 from tenure.jobs import validation
 from tenure.jobs.job import Job
@@ -271,8 +271,8 @@ class _ChildMain:
         with self._sending:
             self._pipe.send(message)
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
-        text = validation.to_json(method, list(arguments))  # raises in the handler where it is no JSON
+    async def _call(self, method: str, *arguments: Any, max_bytes: int = validation.MAX_BYTES) -> Any:
+        text = validation.to_json(method, list(arguments), max_bytes)  # raises in the handler where it is no JSON
         number = next(self._call_numbers)
         call: Future[Any] = Future()
         self._calls[number] = call
@@ -284,13 +284,18 @@ class _ChildMain:
     checkpoint = partialmethod(_call, "checkpoint")
     effects = partialmethod(_call, "effects")
     effect = partialmethod(_call, "effect")
+    pins = partialmethod(_call, "pins")
+    row_page = partialmethod(_call, "row_page")
+    pointer_page = partialmethod(_call, "pointer_page")
+    #: The worker checks how large a row may be.
+    stage_rows = partialmethod(_call, "stage_rows", max_bytes=2**31)
 
-    def complete_in(self, connection: Any, result: Any) -> Any:
+    def complete_in(self, connection: Any, result: Any, additions: Additions | None) -> Any:
         """End the job in the handler's own transaction; the worker is told before it may commit."""
         assert self._handled is not None
         assert self._ctx is not None
         note = partial(self._send, "completion")
-        return complete_in(self._handled, self._ctx.job, note, connection, result)
+        return complete_in(self._handled, self._ctx.job, note, connection, result, additions)
 
     def set_stage(self, name: str | None) -> None:
         """Send the stage to the worker, which reports the failure where this process is killed."""

@@ -7,14 +7,15 @@ all between a side effect and its record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partialmethod
 from typing import Any
 
 from tenure.client.job_source import JobSource
-from tenure.context import read_effect
+from tenure.context import Additions, read_effect
 from tenure.errors import BadInput
 from tenure.jobs import validation
+from tenure.jobs.dataset import Pin, RowPage, StoredPointer
 from tenure.jobs.holder_call import HolderCall
 from tenure.worker.handler import complete_in
 from tenure.worker.reports import retry_until_answered
@@ -45,14 +46,31 @@ class SourcePort:
         """Keep the stage, for the failure of a handler that is stopped from outside."""
         self._running.stage = name
 
-    def complete_in(self, connection: Any, result: Any) -> Any:
+    def complete_in(self, connection: Any, result: Any, additions: Additions | None) -> Any:
         """End the job in the handler's own transaction."""
         assert self._running.task is not None
-        return complete_in(self._running.task, self._running.job, self.note_completion, connection, result)
+        return complete_in(self._running.task, self._running.job, self.note_completion, connection, result, additions)
 
     def note_completion(self, ends: bool) -> None:
         """Note that a transaction of the handler's ends the job, if it commits."""
         self._running.note_completion(ends)
+
+    async def pins(self) -> Sequence[Pin]:
+        """The generations that the job reads and writes."""
+        return await retry_until_answered(lambda: self._source.datasets.pins(self._running.job.id))
+
+    async def row_page(self, generation_id: int, scope: str | None, after: str | None) -> RowPage:
+        """A page of the rows of a generation."""
+        return await retry_until_answered(lambda: self._source.datasets.page(generation_id, scope, after=after))
+
+    async def pointer_page(self, generation_id: int, after: str | None) -> Sequence[StoredPointer]:
+        """Pointers of a generation, by scope."""
+        return await retry_until_answered(lambda: self._source.datasets.pointers(generation_id, after=after))
+
+    async def stage_rows(self, dataset: str, rows: Sequence[Any], keys: Sequence[str], staged: int | None) -> int:
+        """Send rows for which the completion refers to this number."""
+        held = self._running.held
+        return await retry_until_answered(lambda: self._source.datasets.stage(held, dataset, rows, keys, staged=staged))
 
     async def effects(self) -> Mapping[str, Any]:
         """The recorded effects with their results; a first attempt has none and sends no call."""

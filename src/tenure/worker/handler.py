@@ -20,8 +20,9 @@ from itertools import dropwhile
 from types import TracebackType
 from typing import Any, Final
 
-from tenure.context import Cancel, Context, Snooze, current, mark_stage, stage_of
-from tenure.errors import BadInput, PermanentError, ValidationError
+from tenure.context import Additions, Cancel, Context, Snooze, current, mark_stage, stage_of
+from tenure.dataset import HandlerDatasets
+from tenure.errors import BadInput, DatasetConflict, PermanentError, ValidationError
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Job, read_text_attribute
 from tenure.middleware import Middleware
@@ -39,6 +40,8 @@ class Returned:
     """The handler returned this result; it can be stored as JSON."""
 
     result: Any
+    #: What the completion adds to datasets; None: nothing.
+    additions: Additions | None = None
 
 
 #: How a handler ended.
@@ -77,15 +80,29 @@ async def handle(
     finally:
         _exit_if_forked(process)
         current.reset(before)
-    if value is None:
-        return Returned(None)
-    if isinstance(value, (Snooze, Cancel)):
-        return value
+    if value is not None:
+        if isinstance(value, (Snooze, Cancel)):
+            return value
+        try:
+            value = task.signature.result(value)
+        except PermanentError as error:
+            mark_stage(ctx, error, "output")
+            raise
+    if ctx._datasets is None and ctx._emitted is None:
+        return Returned(value)
+    return Returned(value, await _additions(ctx, ctx._datasets))
+
+
+async def _additions(ctx: Context, datasets: HandlerDatasets | None) -> Additions | None:
+    """What the completion adds to datasets, after a large part of it is sent; a wrong output is a permanent failure."""
     try:
-        return Returned(task.signature.result(value))
-    except PermanentError as error:
-        mark_stage(ctx, error, "output")
-        raise
+        if datasets is not None and not datasets.ended_in_transaction:
+            await datasets.send_large()
+        return ctx._additions()
+    except (BadInput, DatasetConflict) as error:
+        permanent = PermanentError(str(error))
+        mark_stage(ctx, permanent, "output")
+        raise permanent from error
 
 
 def arguments(task: Task[..., Any], job: Job) -> tuple[list[Any], dict[str, Any]]:
@@ -107,12 +124,21 @@ def arguments(task: Task[..., Any], job: Job) -> tuple[list[Any], dict[str, Any]
     return task.signature.arguments(payload)
 
 
-def complete_in(task: Task[..., Any], job: Job, note: Callable[[bool], None], connection: Any, result: Any) -> Any:
+def complete_in(
+    task: Task[..., Any],
+    job: Job,
+    note: Callable[[bool], None],
+    connection: Any,
+    result: Any,
+    additions: Additions | None,
+) -> Any:
     """End a job in its handler's own transaction; an awaitable if the connection is asynchronous.
 
     `note` is called with True before the job may have ended, and with False when the call itself was wrong.
     """
     call = HolderCall(job.held, result=None if result is None else task.signature.result(result))
+    if additions is not None:
+        call.outputs, call.dataset_events = additions
     note(True)
     try:
         done = task.app._succeed_in(connection, call)

@@ -27,7 +27,18 @@ from tenure.client.batching import Batcher
 from tenure.client.job_source import JobSource
 from tenure.client.retry import retry
 from tenure.context import Cancel, Snooze
-from tenure.errors import BadInput, Busy, CannotConnect, ConnectionLost, NotPermitted, Refused, TenureError, Unavailable
+from tenure.errors import (
+    BadInput,
+    Busy,
+    CannotConnect,
+    ConnectionLost,
+    DatasetConflict,
+    DatasetNotFound,
+    NotPermitted,
+    Refused,
+    TenureError,
+    Unavailable,
+)
 from tenure.jobs.event import LogEntry
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Failure, Job
@@ -57,6 +68,8 @@ _RETRIED = (ConnectionLost, CannotConnect, Unavailable, Busy)
 _HAND_BACK_S = 10.0
 #: A success whose row is locked is sent again after this many seconds.
 _BUSY_S = 0.2
+#: Refusals of what a completion adds to datasets.
+_WRONG_OUTPUTS = (DatasetConflict, DatasetNotFound)
 _NOT_COMMITTED = Failure(
     "the handler called ctx.complete_in and returned, and that transaction was not committed. Next: commit it before "
     "the handler returns; await complete_in if the connection is asynchronous",
@@ -105,6 +118,14 @@ async def call_hook(hook: Awaitable[None]) -> None:
         await hook
     except Exception:
         _log.exception("a middleware hook raised; the job is not affected. Next: correct the middleware")
+
+
+def _success(running: RunningJob, returned: Returned) -> HolderCall:
+    """The report of a success, with what it adds to datasets."""
+    if returned.additions is None:
+        return HolderCall(running.held, result=returned.result)
+    outputs, events = returned.additions
+    return HolderCall(running.held, result=returned.result, outputs=outputs, dataset_events=events)
 
 
 async def hand_back(
@@ -207,7 +228,7 @@ class Reports:
     def _send_successes(
         self, batch: Sequence[tuple[RunningJob, Returned]]
     ) -> Coroutine[Any, Any, Sequence[Moved | TenureError]]:
-        calls = [HolderCall(running.held, result=returned.result) for running, returned in batch]
+        calls = [_success(running, returned) for running, returned in batch]
         return retry_until_answered(lambda: self._source.report("succeed", calls), *(running for running, _ in batch))
 
     def _on_success_answers(
@@ -242,7 +263,7 @@ class Reports:
             decided: Outcome
             if isinstance(answer, Moved):
                 decided = answer
-            elif isinstance(answer, Refused):
+            elif isinstance(answer, Refused) and not isinstance(answer, _WRONG_OUTPUTS):
                 decided = await self._explain_refusal(running, answer)
             else:
                 assert outcome is not None
@@ -267,12 +288,16 @@ class Reports:
                 if isinstance(outcome, Returned) and running.ends_in_transaction:
                     return await self._report_own_end(running)
                 if isinstance(outcome, Returned):
-                    moved: Moved = await self.call("succeed", running, result=outcome.result)
+                    call = _success(running, outcome)
+                    moved: Moved = await retry_until_answered(lambda: self._source.call("succeed", call), running)
                     return moved
                 return await self._report_wish(running, outcome)
-            except (BadInput, ValueError, OverflowError, TypeError) as error:
-                # The result is too large or cannot be stored as JSON: another attempt would give the same.
-                return await self._fail(running, Failure(str(error), "PermanentError", stage="output", retryable=False))
+            except (BadInput, *_WRONG_OUTPUTS, ValueError, OverflowError, TypeError) as error:
+                # The result is too large or cannot be stored as JSON, or the job does not write that dataset: another
+                # attempt would give the same.
+                code = error.code if isinstance(error, _WRONG_OUTPUTS) else None
+                failure = Failure(str(error), "PermanentError", code=code, stage="output", retryable=False)
+                return await self._fail(running, failure)
         except Refused as refused:
             return await self._explain_refusal(running, refused)
 

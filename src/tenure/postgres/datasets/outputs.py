@@ -30,6 +30,7 @@ from tenure.jobs.dataset import (
     check_event,
     check_output,
     check_rows,
+    place_keys,
 )
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Held
@@ -174,7 +175,9 @@ def _store(completion: _Completion, output: Output, rows: Sequence[str]) -> Plan
     else:
         values = {"generation_id": generation_id, "job_id": completion.held.id, "claims": completion.held.claims}
         ((batch_id,),) = yield statement("insert_batch", {**values, "state": "read"})
-        count = yield from _insert_rows(batch_id, _places(0, len(rows)) if output.keys is None else output.keys, rows)
+        count = yield from _insert_rows(
+            batch_id, place_keys(0, len(rows)) if output.keys is None else output.keys, rows
+        )
     completion.scopes.append(_NewScope(generation_id, output.scope, batch_id, count))
     return _Record(generation_id, "replace", count, count, output.scope)
 
@@ -207,11 +210,6 @@ def _no_such_batch(held: Held, staged: int) -> DatasetConflict:
         f"this attempt of job {held.id} has staged no rows as {staged} for that dataset. Next: stage them again",
         job_id=held.id,
     )
-
-
-def _places(first: int, count: int) -> list[str]:
-    """The keys of rows without keys of their own: their places, so that they sort by it."""
-    return [f"{n:09d}" for n in range(first, first + count)]
 
 
 def _insert_rows(batch_id: int, keys: Sequence[str], rows: Sequence[str]) -> Plan[int]:
@@ -367,7 +365,7 @@ def _stage_rows(bound: BoundContract, held: Held, dataset: str, part: _StagedPar
         raise DatasetConflict(f"job {held.id} would stage more than {MAX_STAGED:,} rows as {staged}", job_id=held.id)
     if part.first is not None and part.first > before:
         raise DatasetConflict(f"{before} rows are staged as {staged}, and not {part.first}", job_id=held.id)
-    keys = _places(before if part.first is None else part.first, count) if part.keys is None else part.keys
+    keys = place_keys(before if part.first is None else part.first, count) if part.keys is None else part.keys
     added = yield from _insert_rows(staged, keys, part.rows)
     if added < count:
         yield statement("count_staged_rows", {**values, "id": staged, "added": added - count})
