@@ -76,6 +76,14 @@ insert into tenure.dataset_subscription (dataset_id, contract, type, argument, j
 insert into tenure.dataset_event (generation_id, job_id, open, input) values (1, 2, 1, '{}');
 insert into tenure.dataset_delivery (subscription_id, generation_id, event_id) values (1, 1, 1);
 insert into tenure.dataset_switch (kind, tenant_id, actor) values ('cutover', 't', 'a');
+insert into tenure.tally (number, contract, type, tenant_id, queue, trigger, path)
+values (1, 'standard', 't', 'default', 'default', 'claim', 'queued>running');
+insert into tenure.tally_group (contract, type, tenant_id, queue) values ('standard', 't', 'default', 'default');
+insert into tenure.rollup (start, last_at, seconds, number, group_id, bucket, ended, unit, trigger,
+                           from_state, to_state)
+values (now(), now(), 0, 1, 1, -1, false, 'minute', 'claim', 'queued', 'running');
+insert into tenure.refusal (job_id, contract, type, tenant_id, queue, verb, code, kind)
+values (1, 'standard', 't', 'default', 'default', 'succeed', 'LEASE_CONFLICT', 'stale');
 insert into tenure.dataset_switched (switch_id, dataset_id, before_id, after_id) values (1, 1, 1, 1);
 """
 

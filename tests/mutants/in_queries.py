@@ -119,8 +119,8 @@ MUTANTS = (
         "claim-logs-nothing",
         "A claim of a job that was claimed before writes no log row",
         _CLAIM,
-        "    from moved\n)\n-- The contract",
-        "    from moved\n    where claims = 1\n)\n-- The contract",
+        "    from moved\n),\n-- A claim counts",
+        "    from moved\n    where claims = 1\n),\n-- A claim counts",
         ("contracts/test_phase27_claim.py::test_a_reclaim_is_a_claim_and_not_a_failure",),
     ),
     Mutant(

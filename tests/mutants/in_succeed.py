@@ -124,8 +124,8 @@ MUTANTS = (
         "success-not-logged",
         "The short way writes no log row",
         _SUCCEED,
-        "    from deleted\n)\nselect n",
-        "    from deleted\n    where false\n)\nselect n",
+        "    from deleted\n),\ntallied",
+        "    from deleted\n    where false\n),\ntallied",
         (f"{_STATES}[standard]",),
     ),
     Mutant(

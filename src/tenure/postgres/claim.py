@@ -186,6 +186,7 @@ class ClaimVerbs(EngineUser):
                 again = await run(lambda: plan(known, [ids[n] for n in unknown], [claimers[n] for n in unknown]))
                 for n, answer in zip(unknown, again, strict=True):
                     answers[n] = answer
+        self._engine.refusals.note("claim", answers)
         return answers
 
     async def claim_one_job(

@@ -30,6 +30,7 @@ from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.connect import SESSION_ENDED, first_line, parse_dsn, probe_dsn, session_settings, translate_errors
 from tenure.postgres.connection_health import idle_seconds, is_ended, is_read_only, note_use, responds, watch
 from tenure.postgres.notify import Wakeups
+from tenure.postgres.refusals import Refusals
 from tenure.postgres.registry import ContractNumbers, Registry
 from tenure.postgres.shared_sessions import check_pool, refuse_open_transaction, with_settings
 from tenure.postgres.statement import Plan, Query, Row, Step, run, statement
@@ -97,6 +98,7 @@ class Engine:
         self.dsn: str | None = None
         self.registry = registry
         self.wakeups = Wakeups(self.run, on=wake)
+        self.refusals = Refusals(self.run)
 
     @classmethod
     async def connect(
@@ -163,6 +165,7 @@ class Engine:
         """Close the connections, unless the pool belongs to the caller."""
         if not self._borrowed_pool:
             await self.wakeups.close()
+            await self.refusals.close()
             for pool in self._pools():
                 await pool.close()
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from tenure.contracts.declaration import RetryVerdict
@@ -32,6 +32,7 @@ from tenure.postgres.move import Batch, move, succeed
 from tenure.postgres.settle import settle_after
 from tenure.postgres.statement import Atomic, Plan, carried, if_any, statement
 
+T = TypeVar("T")
 #: The name of a verb in `bound_contract.TRIGGERS_BY_VERB`, where it differs.
 _MOVES = {"cancelled": "cancel"}
 _HANDED_BACK = '{"type": "HandedBack", "message": "handed back unfinished", "code": "HANDED_BACK"}'
@@ -99,13 +100,13 @@ class HolderVerbs(EngineUser):
             why = f"contract {bound.contract.name} undoes no effects"
             raise BadInput(f"{why}. Next: record the effect without compensable")
         plan = partial(notes.record_effect, bound, held, node, text, compensable=compensable)
-        return only_answer([await self._engine.run(plan)])
+        return self._only_noted("effect", await self._engine.run(plan))
 
     async def undone(self, held: Held, node: str) -> None:
         """Record that the effect of a node is undone: after a crash the next holder does not undo it again."""
         validation.check_name("node", node)
         bound = await self._engine.bound_contract(held.contract, held.version)
-        only_answer([await self._engine.run(lambda: notes.record_undone(bound, held, node))])
+        self._only_noted("undone", await self._engine.run(lambda: notes.record_undone(bound, held, node)))
 
     async def effects(self, job_id: int) -> dict[str, Any]:
         """The nodes of a job with a recorded effect, newest first, with the result of each."""
@@ -141,7 +142,13 @@ class HolderVerbs(EngineUser):
                 part_answers = [error] * len(places)
             for n, answer in zip(places, part_answers, strict=True):
                 answers[n] = answer
+        self._engine.refusals.note(verb, answers)
         return answers
+
+    def _only_noted(self, verb: str, answer: T | Refused) -> T:
+        """The answer of a call about one job; counts its refusal and raises it."""
+        self._engine.refusals.note(verb, [answer])
+        return only_answer([answer])
 
     async def _send(
         self,

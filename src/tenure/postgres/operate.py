@@ -145,6 +145,7 @@ class OperatorVerbs(ClaimVerbs):
         plan = partial(_transition, to=to, reason=reason, actor=actor)
         answers = await self._engine.run(lambda: _run_once_and_settle(call, bound, ids, plan))
         await advance_after(self._engine, answers, self._max_bytes)
+        self._engine.refusals.note("transition", answers)
         moved = cast("Moved", only_answer(answers))
         if moved.role == "ready":
             self._engine.wakeups.request([(contract.name, "")])
@@ -210,6 +211,7 @@ class OperatorVerbs(ClaimVerbs):
             if verb == "cancel":  # at once: the next contract's jobs may be locked
                 moved = [job_id for job_id, one in done.items() if not isinstance(one, Refused)]
                 self._engine.wakeups.request((JOB_CHANGED, str(job_id)) for job_id in moved)
+        self._engine.refusals.note(verb, answers.values())
         return [answers[job_id] for job_id in ids]
 
     async def _by_contract(self, ids: Sequence[int]) -> list[tuple[BoundContract, str, list[int]]]:

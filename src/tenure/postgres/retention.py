@@ -163,7 +163,7 @@ def _vacuum() -> Plan[bool]:
     if owned:
         # Another process vacuums a locked table. Truncate would take an exclusive lock. Dead entries of the ready
         # index slow down every claim, so indexes are cleaned even if PostgreSQL finds the entries too few.
-        vacuum = "vacuum (index_cleanup on, skip_locked, truncate false) tenure.job, tenure.claim"
+        vacuum = "vacuum (index_cleanup on, skip_locked, truncate false) tenure.job, tenure.claim, tenure.tally"
         yield _command(vacuum, "statement_timeout")
     return bool(owned)
 

@@ -7,6 +7,7 @@
     store.schedules  schedules            store.flows    flows
     store.datasets   datasets, their generations and events
     store.doctor     what is wrong with the database and its workers
+    store.counts     counts of moves      store.refusals  refused calls of this store
 
 Each group of verbs is a class in the module that also has its plans. Batch methods return one answer or refusal per
 job; their single forms raise the refusal. After a deadlock the engine runs the operation again.
@@ -21,6 +22,7 @@ from typing import Any
 from tenure.jobs import validation
 from tenure.postgres.api_keys import ApiKeys
 from tenure.postgres.audit_reads import Audit
+from tenure.postgres.counts import Counts
 from tenure.postgres.datasets.datasets import Datasets
 from tenure.postgres.dead_letters import DeadLetters
 from tenure.postgres.doctor.examination import Doctor
@@ -62,6 +64,8 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.flows = Flows(engine, max_bytes)
         self.datasets = Datasets(engine, max_bytes)
         self.doctor = Doctor(engine)
+        self.counts = Counts(engine)
+        self.refusals = engine.refusals
 
     @classmethod
     async def connect(

@@ -34,6 +34,8 @@ class PendingWork(NamedTuple):
     letters_changed: bool
     #: Whether a batch of an operation on many jobs may run.
     operations_wait: bool
+    #: Whether counts of moves are not folded yet.
+    counts_wait: bool
     #: Whether a rollback has not cancelled the jobs that wait to write to what it left.
     rolling_back: bool
     #: The shortest lease in use, in seconds.

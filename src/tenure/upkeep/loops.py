@@ -6,8 +6,10 @@
           ├─▶ advance flows             goes on with flows that a process left between two transactions, in its own task
           ├─▶ route events              makes the jobs of events of datasets, in its own task
           ├─▶ finish rollbacks          cancels jobs where a process died within a rollback, in its own task
+          ├─▶ fold counts               adds counts of moves to the roll-ups, in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
     cancel expired                      jobs that did not begin in time, every 2.5 to 5 s
+    recount                             the counts of live jobs, checked against the jobs once a day
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
     register, publish, renew wake-ups   only where message queues are set (`publisher.py`)
 
@@ -44,6 +46,7 @@ from tenure.upkeep.rounds import (
     deletions,
     finish_rollbacks,
     fire_due,
+    fold_counts,
     group_letters,
     report_moves,
     route_events,
@@ -92,6 +95,8 @@ class Periods:
     renew: float = 2.0
     #: Cancel jobs that did not begin in time. No claim takes them meanwhile.
     expired: float = 5.0
+    #: Correct the counts of live jobs by the jobs themselves.
+    recount: float = 86_400.0
 
 
 class Upkeep:
@@ -155,6 +160,7 @@ class Upkeep:
         parts: list[tuple[str, float, Round]] = [
             ("look", periods.look, self._look),
             ("cancel expired", periods.expired, self._counting("cancel expired", self._cancel_expired)),
+            ("recount", periods.recount, self._counting("recount", store.counts.recount)),
             ("extend", periods.extend, self._counting("extend", store.extend_ranges)),
             ("vacuum", periods.vacuum, self._vacuum),
             ("release", periods.forget, self._counting("release", release)),
@@ -234,6 +240,8 @@ class Upkeep:
             self._group.create_task(self._run_alone("route events", partial(route_events, self._store)))
         if pending.letters_changed and self._begin("group letters"):
             self._group.create_task(self._run_alone("group letters", partial(group_letters, self._store)))
+        if pending.counts_wait and self._begin("fold counts"):
+            self._group.create_task(self._run_alone("fold counts", partial(fold_counts, self._store)))
         if pending.rolling_back and self._begin("finish rollbacks"):
             self._group.create_task(self._run_alone("finish rollbacks", partial(finish_rollbacks, self._store)))
         return Report("look", 0)

@@ -61,6 +61,7 @@ async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
     yield await _report("finish rollbacks", None, finish_rollbacks(store))
     yield await _report("group letters", None, group_letters(store))
     yield await _report("cancel expired", None, store.cancel_expired())
+    yield await _report("fold counts", None, fold_counts(store))
     for part, delete in deletions(store, keep).items():
         yield await _report(part, None, delete())
     yield await _report("workers", None, store.workers.forget())
@@ -84,6 +85,7 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
         "retire generations": store.datasets.retire_generations,
         "forget rows": store.datasets.forget_rows,
         "forget dataset events": store.datasets.forget_events,
+        "forget counts": store.counts.forget,
     }
 
 
@@ -134,6 +136,12 @@ async def group_letters(store: Store) -> Report:
         last = await store.groups.count_changes()
         done += last
     return Report("group letters", done)
+
+
+async def fold_counts(store: Store) -> Report:
+    """Fold the counts of moves. How many rows these were says nothing, so the report does not."""
+    await store.counts.fold()
+    return Report("fold counts", 0)
 
 
 async def finish_rollbacks(store: Store) -> Report:

@@ -21,7 +21,8 @@ changed as (
         hidden = int4range(case when upper(job.hidden) = job.seq + 1 then lower(job.hidden) else job.seq + 1 end, job.seq + 2)
     from decided
     where job.id = any (array[decided.id]) and not decided.is_held and decided.before <> :queue::text
-    returning decided.n, decided.id, decided.ts, decided.state, decided.before, job.seq, job.claims, job.counter, job.max_attempts, job.contract
+    returning decided.n, decided.id, decided.ts, decided.state, decided.before, job.seq, job.claims, job.counter, job.max_attempts, job.contract,
+              job.type, job.tenant_id
 ),
 logged as (
     insert into tenure.event (job_id, ts, seq, hop, claims, counter, max_attempts, contract, trigger, from_state, to_state,
@@ -30,5 +31,14 @@ logged as (
            'from queue ' || before || ' to ' || :queue::text || coalesce(': ' || :reason::text, ''),
            jsonb_build_object('from', before, 'to', :queue::text)
     from changed
+),
+-- Gone from the one queue, come into the other.
+tallied as (
+    insert into tenure.tally (at, number, contract, type, tenant_id, queue, trigger, path)
+    select max(ts), count(*), contract, type, tenant_id, side.queue, 'queue_changed', side.path
+    from changed cross join lateral (
+        values (changed.before, changed.state || '>'), (:queue::text, '>' || changed.state)
+    ) as side (queue, path)
+    group by contract, type, tenant_id, side.queue, side.path
 )
 select n, id, state, before, is_held from decided

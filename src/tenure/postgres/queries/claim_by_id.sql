@@ -95,7 +95,7 @@ claimed as (
     where job.id = any (array[decided.id]) and decided.refusal is null and decided.claim_key in (select key from new_key)
     returning decided.n, decided.refusal, decided.trigger, decided.state as from_state, decided.ts, decided.event_type,
               job.id, job.state, job.role, job.seq, job.claims, job.counter, job.max_attempts, job.lease_owner,
-              job.correlation_id, job.trace_id, job.hidden
+              job.correlation_id, job.trace_id, job.hidden, job.type, job.tenant_id, job.queue, job.due_at, job.created_at
 ),
 logged as (
     insert into tenure.event (job_id, ts, seq, claims, counter, max_attempts, contract, trigger, from_state, to_state,
@@ -111,6 +111,19 @@ logged as (
                 then coalesce(trace_id, md5((select prefix from installation) || ':' || 'trace:' || id))
                 when :logs_trace::boolean then trace_id end
     from claimed
+),
+tallied as (
+    insert into tenure.tally (at, number, seconds, bucket, contract, type, tenant_id, queue, trigger, path)
+    select max(ts), count(*), sum(seconds), bucket, :contract::text, type, tenant_id, queue, trigger, from_state || '>' || state
+    from (
+        select ts, type, tenant_id, queue, trigger, from_state, state, seconds, tenure.duration_bucket(seconds) as bucket
+        from (
+            select ts, type, tenant_id, queue, trigger, from_state, state,
+                   case when trigger = 'claim' then date_part('epoch', ts - greatest(due_at, created_at)) end as seconds
+            from claimed
+        ) as waited
+    ) as one
+    group by type, tenant_id, queue, trigger, from_state, state, bucket
 )
 select n, refusal, id, trigger, from_state, state as to_state, role as to_role, claims, counter, ts,
        null::timestamptz as due_at, null::bigint as wait_ms, null::text as holder, null::timestamptz as since,

@@ -181,6 +181,20 @@ logged as (
                 then coalesce(trace_id, md5((select prefix from installation) || ':' || 'trace:' || id))
                 when :logs_trace::boolean then trace_id end
     from moved
+),
+-- A claim counts how long its jobs were due; jobs that it takes from dead holders did not wait.
+tallied as (
+    insert into tenure.tally (at, number, seconds, bucket, contract, type, tenant_id, queue, trigger, path)
+    select max(updated_at), count(*), sum(seconds), bucket, :contract::text, type, tenant_id, queue, trigger, source || '>' || state
+    from (
+        select updated_at, type, tenant_id, queue, trigger, source, state, seconds, tenure.duration_bucket(seconds) as bucket
+        from (
+            select updated_at, type, tenant_id, queue, trigger, source, state,
+                   date_part('epoch', updated_at - greatest(due_at, created_at)) as seconds
+            from moved
+        ) as waited
+    ) as one
+    group by type, tenant_id, queue, trigger, source, state, bucket
 )
 -- The contract is known to the caller, as are owner and token of a claim by one caller.
 select id, version, state, role, queue, type, tenant_id, priority, claims, raises, counter, max_attempts, payload::text,

@@ -1,6 +1,17 @@
 -- Insert these jobs; return their ids in the order of the call.
 -- A column that is the same for the whole batch comes as one value (every_…), else as an array (each_…). Jobs with an
 -- idempotency key come with the id that their key was given, nodes of a flow with the id that was reserved for them.
+with tallied as (
+    insert into tenure.tally (number, contract, type, tenant_id, queue, trigger, path)
+    select count(*), :contract::text, type, tenant_id, queue, 'enqueue', '>' || :state::text
+    from (
+        select coalesce(a.type, :every_type::text) as type, coalesce(a.tenant_id, :every_tenant::text) as tenant_id,
+               coalesce(a.queue, :every_queue::text) as queue
+        from unnest(:payloads::jsonb[], :each_type::text[], :each_tenant::text[], :each_queue::text[])
+            as a (payload, type, tenant_id, queue)
+    ) as one
+    group by type, tenant_id, queue
+)
 insert into tenure.job (
     id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
     trace_id, correlation_id, created_by, idempotency_key, created_at, updated_at, expires_at, flow_node)

@@ -1,5 +1,10 @@
 -- Insert jobs that differ only in their payloads and have no due time of their own; return their ids in the order of the call.
 -- Nearly every batch is like this. Any other: enqueue.sql.
+with tallied as (
+    insert into tenure.tally (number, contract, type, tenant_id, queue, trigger, path)
+    select cardinality(:payloads::jsonb[]), :contract::text, :every_type::text, :every_tenant::text, :every_queue::text, 'enqueue',
+           '>' || :state::text
+)
 insert into tenure.job (
     id, contract, version, state, role, counter, queue, type, tenant_id, priority, max_attempts, due_at, payload,
     created_by, created_at, updated_at)

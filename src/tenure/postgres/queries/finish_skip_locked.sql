@@ -123,7 +123,7 @@ moved as (
     from decided
     where job.id = any (array[decided.id]) and decided.refusal is null and decided.to_role <> 'done'
     returning decided.*, job.seq - cardinality(decided.hops) as seq, job.counter, job.max_attempts, job.correlation_id,
-              job.trace_id, job.hidden
+              job.trace_id, job.hidden, job.type, job.tenant_id, job.queue
 ),
 deleted as (
     delete from tenure.job using decided
@@ -217,6 +217,25 @@ logged as (
                event_type, hidden, correlation_id, trace_id, undoable, generate_series(1, cardinality(hops)) as k
         from deleted
     ) as hopped
+),
+-- What ends a run counts how long it took.
+tallied as (
+    insert into tenure.tally (at, number, seconds, bucket, ended, contract, type, tenant_id, queue, trigger, path)
+    select max(ts), count(*), sum(seconds), bucket, ended, :contract::text, type, tenant_id, queue, trigger,
+           array_to_string(state || hops, '>')
+    from (
+        select ran.*, tenure.duration_bucket(seconds) as bucket
+        from (
+            select ts, type, tenant_id, queue, trigger, state, hops, false as ended
+                   , case when to_role not in ('leased', 'active') then date_part('epoch', ts - started_at) end as seconds
+            from moved
+            union all
+            select ts, type, tenant_id, queue, trigger, state, hops, true
+                   , date_part('epoch', ts - started_at)
+            from deleted
+        ) as ran
+    ) as one
+    group by type, tenant_id, queue, trigger, state, hops, ended, bucket
 )
 select n, refusal, id, trigger, state, hops[cardinality(hops)] as to_state, to_role, claims, counter, ts,
        t + wait_ms * interval '1 millisecond' as due_at, wait_ms, null::text as holder, null::timestamptz as since,

@@ -74,7 +74,7 @@ noted as (
       -- A second request changes nothing.
       and not (:verb::text = 'request_cancel' and decided.cancelling)
     returning decided.*, job.seq as last_seq, job.claims, job.counter, job.max_attempts, job.correlation_id, job.trace_id,
-              job.lease_expires_at as expires, job.hidden
+              job.lease_expires_at as expires, job.hidden, job.type as task, job.tenant_id, job.queue
 ),
 logged as (
     insert into tenure.event (job_id, ts, seq, hop, claims, counter, max_attempts, contract, trigger, from_state, to_state,
@@ -99,6 +99,14 @@ logged as (
         select noted.*, k, case facts[k] when :renewal::text then :renewal_type::text else :fact_type::text end as type
         from noted cross join lateral generate_subscripts(facts, 1) as k
     ) as fact
+),
+-- Renewals of leases, also under contracts that do not log them.
+tallied as (
+    insert into tenure.tally (at, number, contract, type, tenant_id, queue, trigger, path)
+    select max(ts), count(*), :contract::text, task, tenant_id, queue, 'renew', state || '>' || state
+    from noted
+    where renews
+    group by task, tenant_id, queue, state
 )
 select n, refusal, id, state, expires, cancelling or :verb::text = 'request_cancel', renews, null::text as holder,
        null::timestamptz as since

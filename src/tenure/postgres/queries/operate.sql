@@ -98,7 +98,7 @@ moved as (
     from decided
     where job.id = any (array[decided.id]) and decided.refusal is null and decided.to_role <> 'done'
     returning decided.*, job.seq - cardinality(decided.hops) as seq, job.counter, job.max_attempts, job.correlation_id,
-              job.trace_id, job.hidden
+              job.trace_id, job.hidden, job.type, job.tenant_id, job.queue
 ),
 deleted as (
     delete from tenure.job using decided
@@ -186,6 +186,22 @@ logged as (
                event_type, hidden, correlation_id, trace_id, undoable, generate_series(1, cardinality(hops)) as k
         from deleted
     ) as hopped
+),
+tallied as (
+    insert into tenure.tally (at, number, seconds, bucket, ended, contract, type, tenant_id, queue, trigger, path)
+    select max(ts), count(*), sum(seconds), bucket, ended, :contract::text, type, tenant_id, queue, trigger,
+           array_to_string(state || hops, '>')
+    from (
+        select ran.*, null::double precision as seconds, null::smallint as bucket
+        from (
+            select ts, type, tenant_id, queue, trigger, state, hops, false as ended
+            from moved
+            union all
+            select ts, type, tenant_id, queue, trigger, state, hops, true
+            from deleted
+        ) as ran
+    ) as one
+    group by type, tenant_id, queue, trigger, state, hops, ended, bucket
 )
 select n, refusal, id, trigger, state, hops[cardinality(hops)] as to_state, to_role, claims, counter, ts,
        t + wait_ms * interval '1 millisecond' as due_at, wait_ms, null::text as holder, null::timestamptz as since,

@@ -20,7 +20,12 @@ inserted as (
     where status = 'open'
       and (payload is not null or :payload::text is not null)
     returning case when id < (select high from tenure.range order by low desc limit 1) then id
-                   else nextval('tenure.no_range') end as id, origin_letter
+                   else nextval('tenure.no_range') end as id, origin_letter, contract, type,
+                   tenant_id, queue
+),
+tallied as (
+    insert into tenure.tally (number, contract, type, tenant_id, queue, trigger, path)
+    select 1, contract, type, tenant_id, queue, 'requeue', '>' || :state::text from inserted
 ),
 closed as (
     update tenure.dead_letter

@@ -21,7 +21,11 @@ inserted as (
            coalesce(ended.correlation_id, tenure.made_id('correlation', ended.id)), :actor::text, :flow_node::bigint
     from linked join ended on ended.id = linked.job_id
     returning case when id < (select high from tenure.range order by low desc limit 1) then id
-                   else nextval('tenure.no_range') end as id
+                   else nextval('tenure.no_range') end as id, contract, type, tenant_id, queue
+),
+tallied as (
+    insert into tenure.tally (number, contract, type, tenant_id, queue, trigger, path)
+    select 1, contract, type, tenant_id, queue, 'requeue', '>' || :state::text from inserted
 ),
 -- They read and write the same generations of datasets.
 pinned as (

@@ -62,5 +62,16 @@ logged as (
            coalesce(lease_owner, 'unknown'), case when :logs_trace::boolean then trace_id end,
            case when :logs_correlation::boolean then correlation_id end
     from deleted
+),
+tallied as (
+    insert into tenure.tally (at, number, seconds, bucket, ended, contract, type, tenant_id, queue, trigger, path)
+    select max(ts), count(*), sum(seconds), bucket, true, :contract::text, type, tenant_id, queue, 'succeed', state || '>' || :end_state::text
+    from (
+        select ts, type, tenant_id, queue, state, seconds, tenure.duration_bucket(seconds) as bucket
+        from (
+            select ts, type, tenant_id, queue, state, date_part('epoch', ts - started_at) as seconds from deleted
+        ) as ran
+    ) as one
+    group by type, tenant_id, queue, state, bucket
 )
 select n, state, counter, ts from deleted

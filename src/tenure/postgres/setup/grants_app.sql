@@ -9,6 +9,7 @@ grant insert, update, delete on tenure.dataset, tenure.dataset_generation, tenur
 grant insert, update, delete on tenure.operation, tenure.operation_item, tenure.operation_batch to tenure_app;
 grant insert, update on tenure.dead_letter_group, tenure.dead_letter_cause to tenure_app;
 grant insert, delete on tenure.dead_letter_change to tenure_app;
+grant insert, update, delete on tenure.tally, tenure.tally_group, tenure.rollup, tenure.refusal to tenure_app;
 grant insert on tenure.job_done, tenure.event, tenure.effect, tenure.rerun to tenure_app;
 grant update (facts) on tenure.event to tenure_app;
 grant update (compensated_at) on tenure.effect to tenure_app;

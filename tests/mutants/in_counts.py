@@ -1,0 +1,69 @@
+"""Bugs in the counts of moves."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_FOLD = "postgres/queries/fold_counts.sql"
+_TAIL = "postgres/queries/templates/move_tail.part"
+_TEST = "postgres/test_counts.py::"
+_EQUAL = f"{_TEST}test_the_counts_are_what_the_log_and_the_jobs_say_under_every_contract"
+
+MUTANTS = (
+    Mutant(
+        "counts-first-hop-only",
+        "A path of several hops is counted as its first hop",
+        _FOLD,
+        "generate_series(1, cardinality(states) - 1) as k",
+        "generate_series(1, 1) as k",
+        (_EQUAL,),
+    ),
+    Mutant(
+        "counts-folded-by-two",
+        "Two processes fold at once",
+        _FOLD,
+        "pg_try_advisory_xact_lock(hashtextextended('tenure.fold_counts', 0)) as is_mine",
+        "true as is_mine",
+        (f"{_TEST}test_a_fold_that_dies_changes_nothing_and_folds_beside_each_other_count_once",),
+    ),
+    Mutant(
+        "counts-replaced",
+        "A fold replaces what was counted before in the same minute",
+        _FOLD,
+        "number = rollup.number + excluded.number",
+        "number = excluded.number",
+        (_EQUAL,),
+    ),
+    Mutant(
+        "counts-no-ends",
+        "Moves that end a job are counted as if it lived on",
+        _TAIL,
+        "select ts, type, tenant_id, queue, trigger, state, hops, true\n",
+        "select ts, type, tenant_id, queue, trigger, state, hops, false\n",
+        (_EQUAL,),
+    ),
+    Mutant(
+        "counts-groups-unbounded",
+        "Every tenant and type gets roll-ups of its own, however many there are",
+        _FOLD,
+        "id is null and place > :groups::bigint as is_other",
+        "false and place > :groups::bigint as is_other",
+        (f"{_TEST}test_past_the_most_groups_new_ones_count_as_one",),
+    ),
+    Mutant(
+        "queue-change-counted-once",
+        "A job that changes its queue is counted in both",
+        "postgres/queries/change_queue.sql",
+        "values (changed.before, changed.state || '>'), (:queue::text, '>' || changed.state)",
+        "values (:queue::text, '>' || changed.state)",
+        (_EQUAL,),
+    ),
+    Mutant(
+        "refusal-kinds-mixed",
+        "The loser of a race for a named job counts as a stale write",
+        "postgres/refusals.py",
+        'return "conflict"',
+        'return "stale"',
+        (f"{_TEST}test_64_claims_of_one_job_are_one_claim_and_63_conflicts",),
+    ),
+)
