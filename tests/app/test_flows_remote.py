@@ -197,6 +197,7 @@ async def test_a_flow_whose_answer_was_lost_is_made_once() -> None:
         await client.close()
         keys = {asked.body["idempotency_key"] for asked in dispatcher.asked}
     assert (made, len(dispatcher.asked), len(keys)) == (FlowMade(7, {"a": 41}, made=True), 2, 1)
+    assert None not in keys
 
 
 async def test_a_resume_whose_answer_was_lost_is_not_repeated() -> None:

@@ -57,6 +57,46 @@ def test_a_document_becomes_a_flow_whose_jobs_get_the_results_of_their_parents(h
     assert shown["nodes"][-1]["state"] == "skipped"
 
 
+def test_workers_of_document_001_run_a_flow_and_are_told_its_names(http: Caller) -> None:
+    nodes = [{**node, "contract": "dispatcher"} for node in ETL["nodes"]]
+    made = http.post(FLOWS, {**ETL, "nodes": nodes}, status=201)
+    jobs = made["jobs"]
+
+    def claim(task_id: str) -> Any:
+        return http.post("/internal/task-claim", {"task_id": task_id, "worker_id": "w1"})
+
+    def run(task_id: str, outputs: Any) -> Any:
+        claimed = claim(task_id)
+        proof = {"task_id": task_id, "attempt": claimed["attempt"], "lease_token": claimed["lease_token"]}
+        http.post("/internal/task-complete", {**proof, "status": "Completed", "outputs": outputs})
+        return claimed["task"]
+
+    assert claim(jobs["load"]) == {"status": "NotClaimed", "reason": "WaitingForParents"}
+    first = run(jobs["extract"], [10, 20])
+    assert (first["job"], first["inputs"]) == ({"dag_name": "nightly", "name": "extract"}, [])
+    given = {"argument": "row", "task_id": jobs["extract"], "name": "extract"}
+    members = [one for one in http.get(f"{FLOWS}/{made['id']}")["nodes"] if one["part_of"] is not None]
+    for n, member in enumerate(members):
+        task = run(member["job_id"], n)
+        assert (task["job"], task["inputs"]) == ({"dag_name": "nightly", "name": f"part[{n}]"}, [given])
+        assert task["config"] == {"factor": 2, "row": 10 * (n + 1)}
+    last = run(jobs["load"], None)
+    assert last["config"] == {"rows": [0, 1]}
+    assert last["inputs"] == [{"argument": "rows", "task_id": jobs["part"], "name": "part"}]
+    assert http.get(f"{FLOWS}/{made['id']}", limit=0)["state"] == "succeeded"
+    alone = claim(http.enqueued("dispatcher"))["task"]
+    assert (alone["job"], alone["inputs"]) == ({"dag_name": None, "name": "t"}, [])
+
+
+def test_a_task_that_another_route_claimed_before_is_told_its_names_too(http: Caller, db: Harness) -> None:
+    made = http.post(FLOWS, {"name": "f", "nodes": [{"type": "t"}]}, status=201)
+    (claim,) = http.claimed()
+    http.post(f"/api/v1/jobs/{made['jobs']['t']}/hand-back", proof(claim))
+    db.due(int(made["jobs"]["t"]))
+    body = {"task_id": made["jobs"]["t"], "worker_id": "w2"}
+    assert http.post("/internal/task-claim", body)["task"]["job"]["dag_name"] == "f"
+
+
 def test_the_same_key_gets_the_first_flow(http: Caller, db: Harness) -> None:
     first = http.post(FLOWS, {**ETL, "idempotency_key": "2030-01-02"}, status=201)
     again = http.post(FLOWS, ETL, status=200, **{"Idempotency-Key": "2030-01-02"})

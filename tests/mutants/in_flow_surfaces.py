@@ -71,4 +71,20 @@ MUTANTS = (
         "        )",
         (f"{_REMOTE}a_resume_whose_answer_was_lost_is_not_repeated",),
     ),
+    Mutant(
+        "members-without-inputs",
+        "The task of a mapped node's job does not name the nodes whose results it has",
+        "postgres/queries/read_task_of_flow.sql",
+        "jsonb_each(coalesce(whole.inputs, node.inputs))",
+        "jsonb_each(node.inputs)",
+        (f"{_HTTP}workers_of_document_001_run_a_flow_and_are_told_its_names",),
+    ),
+    Mutant(
+        "claimed-tasks-without-a-flow",
+        "A dispatcher that remembers a task from its claim takes it for one outside a flow",
+        "http/job_calls.py",
+        "JobIdentity(job.contract, job.version, job.tenant_id, job.type, _UNKNOWN)",
+        "JobIdentity(job.contract, job.version, job.tenant_id, job.type)",
+        (f"{_HTTP}a_task_that_another_route_claimed_before_is_told_its_names_too",),
+    ),
 )

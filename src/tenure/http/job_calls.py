@@ -25,6 +25,7 @@ from tenure.http.long_poll import ClaimFilter, WakeupRouter, group_claims
 from tenure.http.worker_presence import WorkerPresence
 from tenure.jobs import validation
 from tenure.jobs.dataset import Pin
+from tenure.jobs.flow import TaskOfFlow
 from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Held, Job, NewJob
 from tenure.jobs.outcome import Enqueued
@@ -36,6 +37,8 @@ from tenure.queue import HolderReports
 T = TypeVar("T")
 #: The number of job identities kept in memory.
 _REMEMBERED = 100_000
+#: The node of a job that was remembered at its claim: it was not read.
+_UNKNOWN = -1
 #: The number of callers whose batches of new jobs are kept.
 _CALLERS = 1_000
 #: Seconds between repeated calls about a job whose row is locked: another transaction moves it, mostly within them.
@@ -51,6 +54,8 @@ class JobIdentity(NamedTuple):
     version: str
     tenant: str
     type: str
+    #: The node of a flow that it runs; None: it is in no flow.
+    flow_node: int | None = None
 
 
 class JobCalls:
@@ -129,7 +134,8 @@ class JobCalls:
                 raise ForeignTenant("this claim key is another tenant's. Next: make a new one for each claim")
         check_owner(jobs, claimer.worker)
         for job in jobs:
-            self._remember(job.id, JobIdentity(job.contract, job.version, job.tenant_id, job.type))
+            if job.id not in self._identities:
+                self._remember(job.id, JobIdentity(job.contract, job.version, job.tenant_id, job.type, _UNKNOWN))
         return jobs
 
     async def claim_by_id(self, job_id: int, claimer: Claimer, caller: Caller) -> Job:
@@ -172,6 +178,13 @@ class JobCalls:
         else:
             self._identities.move_to_end(job_id)
         return _identity_of_caller(job_id, found, caller)
+
+    async def task_of_flow(self, job_id: int, caller: Caller) -> TaskOfFlow | None:
+        """The flow of a job, for its worker; None if it is in no flow, which costs no statement."""
+        node_id = (await self.identity(job_id, caller)).flow_node
+        if node_id == _UNKNOWN:
+            node_id = (await self._lookups.ask(job_id)).flow_node
+        return None if node_id is None else await self.store.flows.task(node_id)
 
     async def identities(self, ids: Iterable[int]) -> dict[int, JobIdentity | TenureError]:
         """The identities of jobs of any tenant, or the error of each; read together."""
@@ -279,8 +292,8 @@ class JobCalls:
 
     async def _read_identities(self, ids: Sequence[int]) -> list[JobIdentity | Refused]:
         found = {
-            job_id: JobIdentity(*identity)
-            for job_id, *identity in await self.store.identities(list(dict.fromkeys(ids)))
+            identity[0]: JobIdentity(*identity[1:])
+            for identity in await self.store.identities(list(dict.fromkeys(ids)))
         }
         for job_id, identity in found.items():
             self._remember(job_id, identity)

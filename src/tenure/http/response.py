@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from tenure.contracts.declaration import Contract
 from tenure.errors import TenureError
 from tenure.http.error_response import error_body
+from tenure.jobs.flow import TaskOfFlow
 from tenure.jobs.formats import dump_json, format_iso
 from tenure.jobs.job import Job
 from tenure.jobs.outcome import Moved, Noted
@@ -78,11 +79,13 @@ def lease(one: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def task(one: Job) -> dict[str, Any]:
-    """What a worker of document 001 is to do, in its words; outside a DAG without its name and inputs."""
+def task(one: Job, of_flow: TaskOfFlow | None = None) -> dict[str, Any]:
+    """What a worker of document 001 is to do, in its words: a flow is its DAG."""
+    dag_name, name, inputs = of_flow or (None, one.type, ())
     return {
-        "task_id": str(one.id), "attempt": one.counter, "job": {"dag_name": None, "name": one.type},
-        "operator": one.type, "config": one.payload, "inputs": [],
+        "task_id": str(one.id), "attempt": one.counter, "job": {"dag_name": dag_name, "name": name},
+        "operator": one.type, "config": one.payload,
+        "inputs": [{"argument": each.argument, "task_id": str(each.id), "name": each.name} for each in inputs],
         "max_attempts": one.max_attempts, "queue": one.queue, "tenant_id": one.tenant_id, "trace_id": one.trace_id,
         "correlation_id": one.correlation_id, "created_at": _time(one.created_at),
     }  # fmt: skip

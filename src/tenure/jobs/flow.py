@@ -130,6 +130,22 @@ class Flow(NamedTuple):
     created_by: str | None
 
 
+class NodeInput(NamedTuple):
+    """A node whose result is an argument of another node's job, or one of several that are."""
+
+    argument: str
+    id: int
+    name: str
+
+
+class TaskOfFlow(NamedTuple):
+    """What a worker of document 001 is told about the flow of its task."""
+
+    flow: str
+    node: str
+    inputs: Sequence[NodeInput]
+
+
 class WaitingNode(NamedTuple):
     """A node whose job is not made, and the parents that it waits for."""
 

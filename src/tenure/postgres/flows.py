@@ -22,7 +22,9 @@ from tenure.jobs.flow import (
     FlowNode,
     FlowState,
     NewFlow,
+    NodeInput,
     ResumedFlow,
+    TaskOfFlow,
     WaitingNode,
     check_flow,
 )
@@ -113,6 +115,12 @@ class Flows(EngineUser):
             by_id = {node.id: node for node in await self._nodes(flow_id, [node_id, *open_parents])}
             return WaitingNode(flow_id, flow, tenant_id, by_id[node_id], [by_id[one] for one in open_parents])
         return None
+
+    async def task(self, node_id: int) -> TaskOfFlow | None:
+        """Return the names of a node and of its flow, and the nodes whose results its job gets."""
+        rows = await self._engine.ask("read_task_of_flow", node=node_id)
+        inputs = [NodeInput(argument, parent, name) for _, _, argument, parent, name in rows if parent is not None]
+        return TaskOfFlow(rows[0][0], rows[0][1], inputs) if rows else None
 
     async def cancel(
         self, flow_id: int, *, mode: str = "soft", reason: str | None = None, actor: str = "unknown"

@@ -61,8 +61,16 @@ class TaskClaim(RequestBody):
 class TaskJob(BaseModel):
     """Document 001: what the task is a run of."""
 
-    dag_name: str | None = described("The task's DAG; null: none.")
-    name: fields.TypeName
+    dag_name: str | None = described("The task's DAG: the name of its flow; null: none.")
+    name: str = described("The node of the flow that it runs; outside a DAG the job's type.", examples=["load"])
+
+
+class TaskInput(BaseModel):
+    """Document 001: an upstream task of the DAG, whose outputs are in the config."""
+
+    argument: str = described("The argument in config; several tasks may give one list.", examples=["rows"])
+    task_id: fields.Id = described("The id of that node: of its first task, or of a mapped node.", examples=["41"])
+    name: str = described("The name of that node.", examples=["transform"])
 
 
 class Task(BaseModel):
@@ -73,7 +81,7 @@ class Task(BaseModel):
     job: TaskJob = described("What the task is a run of.")
     operator: fields.TypeName
     config: Any = described("The operator's arguments: the payload of the job.", examples=[{"to": "a@b.c"}])
-    inputs: list[Any] = described("The outputs of upstream tasks of its DAG; empty outside a DAG.")
+    inputs: list[TaskInput] = described("The tasks of its DAG whose outputs are arguments in config; empty: none.")
     datasets: list[PinnedDataset] = described("The generations of datasets that it reads and writes.")
     max_attempts: fields.MaxAttempts
     queue: fields.QueueName
@@ -165,10 +173,11 @@ async def task_claim(request: ApiRequest, body: TaskClaim) -> dict[str, Any] | F
     except Refused as refused:
         return {"status": "NotClaimed", "reason": await _reason(request, refused)}
     calls.remember_attempt(job)
+    of_flow = await calls.task_of_flow(job_id, who)
     worker = LiveWorker(body.worker_id, (job.queue,), (job.contract,), tuple(body.types or (job.type,)))
     calls.presence.record(worker, unbound=False)
     pins = (await calls.pins([job])).get(job.id, ()) if body.datasets else ()
-    task = {**response.task(job), "datasets": list(map(pin_to_json, pins))}
+    task = {**response.task(job, of_flow), "datasets": list(map(pin_to_json, pins))}
     answer = {"status": "Claimed", "attempt": job.counter, **response.lease(job), "task": task}
     if body.job:
         answer["job"] = response.job(job)
