@@ -229,7 +229,7 @@ def test_why_of_a_node_names_the_parents_that_it_waits_for(ask: Asking) -> None:
     assert said["why"] == [
         f"Job {made.jobs['end']} is node end of flow {made.id} (nightly) and waits for last (waiting)."
     ]
-    for verb in ("show", "events"):
+    for verb in ("show", "events", "cancel"):
         code, message = ask.refused("jobs", verb, str(made.jobs["end"]))
         assert (code, "it waits for its parents" in message) == ("WAITING_FOR_PARENTS", True)
     ask.run("flows", "cancel", str(made.id))

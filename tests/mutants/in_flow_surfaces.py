@@ -87,4 +87,12 @@ MUTANTS = (
         "JobIdentity(job.contract, job.version, job.tenant_id, job.type)",
         (f"{_HTTP}a_task_that_another_route_claimed_before_is_told_its_names_too",),
     ),
+    Mutant(
+        "waiting-nodes-unknown-to-operators",
+        "An operator is told that the job of a node that waits does not exist",
+        "postgres/operate.py",
+        'rows = await self._engine.ask("find_unstarted_nodes", ids=unknown)',
+        "rows = list[Any]()",
+        ("cli/test_flows.py::test_why_of_a_node_names_the_parents_that_it_waits_for",),
+    ),
 )

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 from uuid import uuid4
 
-from tenure.errors import BadInput, JobNotFound, Refused, StaleLease
+from tenure.errors import BadInput, JobNotFound, Refused, StaleLease, WaitingForParents
 from tenure.jobs import validation
 from tenure.jobs.job import Failure, Job
 from tenure.jobs.outcome import Moved, Noted, Outcome, QueueChange
@@ -211,6 +211,9 @@ class OperatorVerbs(ClaimVerbs):
             if verb == "cancel":  # at once: the next contract's jobs may be locked
                 moved = [job_id for job_id, one in done.items() if not isinstance(one, Refused)]
                 self._engine.wakeups.request((JOB_CHANGED, str(job_id)) for job_id in moved)
+        if unknown := [job_id for job_id, one in answers.items() if isinstance(one, JobNotFound)]:
+            rows = await self._engine.ask("find_unstarted_nodes", ids=unknown)
+            answers |= {row[0]: WaitingForParents(*row) for row in rows}
         self._engine.refusals.note(verb, answers.values())
         return [answers[job_id] for job_id in ids]
 
