@@ -198,6 +198,9 @@ def test_flows_are_cancelled_and_what_goes_on_is_named(ask: Asking, db: Harness)
 def test_flows_are_resumed_from_the_nodes_that_failed(ask: Asking) -> None:
     made = created(ask.dsn, node("a"), node("b"), node("c", "a", "b"), on_failure="skip")
     run(ask.dsn, fail)
+    assert ask.said("jobs", "why", str(made.jobs["c"]))["why"] == [
+        f"Job {made.jobs['c']} is node c of flow {made.id} (nightly), and was skipped: a node of the flow ended badly."
+    ]
     text = ask.text("flows", "resume", str(made.id), "--node", "b")
     again = ask.said("flows", "show", str(made.id))["nodes"][1]["job_id"]
     assert text.splitlines() == [

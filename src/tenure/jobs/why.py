@@ -128,8 +128,10 @@ def _node_sentences(waiting: WaitingNode) -> Iterator[str]:
         yield f"{which}, and could not be started: {node.error}."
     elif node.state == "cancelled":
         yield f"{which}, and the flow was cancelled before it started."
+    elif node.is_cleanup:
+        yield f"{which}, a clean-up node, and was skipped: no node ended badly."
     else:
-        yield f"{which}, and was skipped: a node before it ended badly, or it is a clean-up that was not needed."
+        yield f"{which}, and was skipped: a node of the flow ended badly."
 
 
 def _parent(node: FlowNode) -> str:
