@@ -14,6 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 import tenure
+from tenure.app_datasets import StoredGeneration
+from tenure.dataset import Event
 from tenure.flow import Group, Node
 from tenure.jobs.flow import FlowMade
 
@@ -130,6 +132,45 @@ async def remind(to: str, *, subject: str) -> None:
 @app.task(unique="active", unique_by=("customer",), on_conflict="replace", expires=timedelta(hours=1))
 async def sync(customer: int, *, full: bool = False) -> None:
     """A task of which one waits or runs."""
+
+
+prices = app.dataset("prices", shape={"sku": "text"}, keep=3)
+
+
+@app.task(reads=["currencies"], writes=[prices, "totals"])
+async def load_prices(ctx: tenure.Context, day: str) -> int:
+    """A task that reads and writes datasets."""
+    rows = [row async for row in ctx.input("currencies").rows()]
+    ctx.output(prices).append(rows, key=("sku", "day"))
+    ctx.output("totals").replace(({"n": n} for n in range(3)), scope=day)
+    ctx.output("totals").pointer("s3://totals", cursor="7", row_count=3)
+    ctx.emit(prices, partition_key=day)
+    return await ctx.input("currencies").generation()
+
+
+@app.on(prices)
+@app.task
+def index(ctx: tenure.Context, event: Event) -> str:
+    """A task that is subscribed."""
+    return f"{event.dataset}: {len(list(ctx.input(prices).rows_sync()))}"
+
+
+@app.on("totals", argument="change", kwargs={"factor": 2})
+@app.task
+async def report_totals(factor: int, change: dict[str, Any]) -> None:
+    """One with arguments of its own."""
+
+
+async def with_datasets() -> None:
+    """Read, switch and roll back."""
+    await load_prices.options(reads={"currencies": 2}, writes=[prices]).enqueue("may")
+    current: StoredGeneration = await prices.current()
+    async for row in current.rows("may"):
+        print(row)
+    both: dict[str, StoredGeneration] = await app.datasets.current([prices, "totals"])
+    await app.datasets.cutover(both.values(), actor="ann")
+    await app.datasets.cutover({"prices": 2, "totals": 3}, reason="may")
+    print((await prices.rollback(actor="ann")).left, app.dataset("totals", tenant="acme").current_sync().number)
 
 
 async def main(connection: Connection, asynchronous: AsyncConnection) -> None:

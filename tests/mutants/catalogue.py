@@ -8,6 +8,7 @@ from tests.mutants import (
     in_connections,
     in_contracts,
     in_counts,
+    in_datasets,
     in_decisions,
     in_flow_surfaces,
     in_flows,
@@ -63,6 +64,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_operations,
         in_flows,
         in_flow_surfaces,
+        in_datasets,
     )
     for mutant in part.MUTANTS
 )

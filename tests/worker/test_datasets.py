@@ -22,7 +22,10 @@ from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.worker import tables
 from tests.worker.processes import steady_worker
+from tests.worker.woken import dispatcher, through
 from tests.worker.working import until, working
+
+__all__ = ["dispatcher"]
 
 
 @pytest.fixture
@@ -374,3 +377,43 @@ async def test_a_completion_that_waits_for_another_one_is_sent_again(app: App, d
             await until(lambda: bool(db.sql("select pid from pg_stat_activity where wait_event_type = 'Lock'")))
         await app.result(second, timeout=60)
     assert await values(app) == [second.id]
+
+
+async def test_a_worker_of_a_dispatcher_reads_and_writes_datasets(dispatcher: str, store: Store, db: Harness) -> None:
+    ran: list[Any] = []
+    async with through(dispatcher) as app:
+        prices = app.dataset("prices", shape=["n"], keep=2)
+
+        @app.task(writes=[prices], reads=[prices])
+        async def fill(ctx: tenure.Context, count: int) -> int:
+            ctx.output(prices).append([{"n": n, "text": "x" * 100} for n in range(count)], key="n")
+            ctx.output(prices).replace([count], scope="count")
+            ctx.output(prices).pointer("s3://prices", row_count=count)
+            ctx.emit(prices, cursor=count)
+            return len([row async for row in ctx.input(prices).rows("")])
+
+        @app.on(prices)
+        @app.task
+        def index(ctx: tenure.Context, event: Event) -> None:
+            pointer = ctx.input(prices).pointer_sync()
+            ran.append((event.cursor, pointer and pointer.row_count, list(ctx.input(prices).rows_sync("count"))))
+
+        async with working(app):
+            few = await fill.enqueue(2)
+            assert await app.result(few, timeout=60) == 0
+            assert (await store.datasets.route()).jobs == 1  # the upkeep of a dispatcher does so
+            await until(lambda: len(ran) == 1)
+            many = await fill.enqueue(6_000)
+            assert await app.result(many, timeout=60) == 2
+            assert (await store.datasets.route()).jobs == 1
+            await until(lambda: len(ran) == 2)
+        assert ran == [(2, 2, [2]), (6_000, 6_000, [6_000])]
+        assert (len(await values(app, "")), await values(app, "count")) == (6_000, [6_000])
+        (append, *_) = await app.datasets.outputs(many)
+        assert (append.given, append.row_count) == (6_000, 5_998)
+        new = await prices.new_generation()
+        await app.datasets.cutover([new], reason="empty")
+        assert await values(app) == []
+        await prices.rollback()
+        assert len(await values(app, "")) == 6_000
+    assert db.value("select keep from tenure.dataset") == 2
