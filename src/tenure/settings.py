@@ -15,6 +15,9 @@
     TENURE_SQS_QUEUES                   queues whose wake-ups upkeep publishes: mail=URL,default=URL
     TENURE_DISPATCHER_REWAKE_MS         publish the wake-up of a job again that still waits after this time
     TENURE_END_UNKNOWN_AFTER            end jobs whose type no live worker knew for this long; default: never
+    TENURE_ALARMS                       on or off: whether upkeep looks for alarms
+    TENURE_ALARM_RETRYING_SHARE         and _DLQ_ENTRIES, _OLDEST_WAITING…: thresholds of alarms
+    TENURE_ALARM_WEBHOOK                and _WEBHOOK_SECRET, _WEBHOOK_PRIVATE, _COMMAND: to whom alarms are sent
     TENURE_<CONTRACT>_LEASE_MS          and _HEARTBEAT_MS, _MAX_ATTEMPTS, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS
     TASK_LOCK_MS, WORKER_MAX_RETRIES…   the same numbers under the documents' names
 
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -44,6 +48,21 @@ _KEEP_TIMES = {
     "TENURE_KEEP_CLAIMS": ("claim_keys_s", 60),
     "TENURE_KEEP_WAKEUPS": ("wakeups_s", 60),
     "TENURE_KEEP_FIRES": ("schedule_fires_s", 60),
+}
+#: Setting → (field of `AlarmLimits`, its kind, its minimum and maximum).
+_ALARM_LIMITS: Mapping[str, tuple[str, str, float, float]] = {
+    "TENURE_ALARM_RETRYING_SHARE": ("retrying_share", "number", 0, 1),
+    "TENURE_ALARM_RETRYING_FOR": ("retrying_for_s", "span", 0, 86_400),
+    "TENURE_ALARM_RETRYING_LEAST": ("retrying_least", "count", 1, 1_000_000),
+    "TENURE_ALARM_DLQ_ENTRIES": ("dlq_entries", "count", 1, 1_000_000),
+    "TENURE_ALARM_DLQ_FACTOR": ("dlq_factor", "number", 1, 1_000),
+    "TENURE_ALARM_DLQ_WINDOW": ("dlq_window_s", "span", 60, 86_400),
+    "TENURE_ALARM_INVALID_TRANSITIONS": ("invalid_transitions", "count", 1, 1_000),
+    "TENURE_ALARM_INVALID_WINDOW": ("invalid_window_s", "span", 1, 3_600),
+    "TENURE_ALARM_OLDEST_WAITING": ("oldest_waiting_s", "span", 1, 366 * 86_400),
+    "TENURE_ALARM_UNSERVED": ("unserved_s", "span", 1, 366 * 86_400),
+    "TENURE_ALARM_BEHIND": ("behind_s", "span", 1, 366 * 86_400),
+    "TENURE_ALARM_SNAPSHOT": ("snapshot_s", "span", 1, 366 * 86_400),
 }
 _END_UNKNOWN = "TENURE_END_UNKNOWN_AFTER"
 _MAX_KEEP_S = 36_500 * 86_400
@@ -97,6 +116,16 @@ class Settings:
     rewake_ms: int = 60_000
     #: The version of the application, which failures of its workers name.
     release: str | None = None
+    #: Whether upkeep looks for alarms.
+    alarms: bool = True
+    #: The thresholds of alarms that are set: `AlarmLimits(**settings.alarm_limits)`.
+    alarm_limits: Mapping[str, float] = field(default_factory=dict)
+    #: The address to which alarms are sent, the key that signs them, and whether it may be on a private network.
+    alarm_webhook: str | None = None
+    alarm_webhook_secret: str | None = field(default=None, repr=False)
+    alarm_webhook_private: bool = False
+    #: A command that gets each alarm as JSON on its standard input.
+    alarm_command: str | None = None
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
@@ -106,7 +135,16 @@ class Settings:
         given = {field: parse(name, environ[name]) for name, (field, parse) in _PARSERS.items() if name in environ}
         known = {contract.name: found for contract in contracts.values() if (found := _numbers(environ, contract))}
         numbers = {**known, **_unknown_numbers(environ, contracts)}
-        return cls(**given, numbers=numbers, keep=_keep_times(environ) | _end_unknown(environ))
+        settings = cls(
+            **given, numbers=numbers, keep=_keep_times(environ) | _end_unknown(environ),
+            alarm_limits=_alarm_limits(environ),
+        )  # fmt: skip
+        if settings.alarm_webhook and not settings.alarm_webhook_secret:
+            raise BadInput(
+                "TENURE_ALARM_WEBHOOK is set without TENURE_ALARM_WEBHOOK_SECRET: its receiver could not tell who "
+                "sends it. Next: set a secret of at least 16 characters on both sides"
+            )
+        return settings
 
     def with_dispatcher(self, dispatcher_url: str | None, key: str | None) -> Settings:
         """A copy with this dispatcher and this key, where they are not None; refuses a bad address or key."""
@@ -147,7 +185,7 @@ def _without_password(text: str) -> str:
 
 def _check_names(environ: Mapping[str, str], contracts: Iterable[Contract]) -> None:
     """Refuse a name that is similar to a setting: it is misspelt and would be ignored silently."""
-    known = {*_PARSERS, *_KEEP_TIMES, _END_UNKNOWN, _POSTGRES_BIN}
+    known = {*_PARSERS, *_KEEP_TIMES, *_ALARM_LIMITS, _END_UNKNOWN, _POSTGRES_BIN}
     known |= {f"TENURE_{contract.name}_{number}".upper() for contract in contracts for number in contract.numbers()}
     names = {contract.name for contract in contracts}
     for name in environ:
@@ -187,6 +225,28 @@ def _end_unknown(environ: Mapping[str, str]) -> dict[str, float]:
             f"{_END_UNKNOWN} must be a number of seconds, or a span of time like 12h, at least 60s, not {text!r}"
         )
     return {"unknown_types_s": float(seconds)}
+
+
+def _alarm_limits(environ: Mapping[str, str]) -> dict[str, float]:
+    """The thresholds of alarms that are set."""
+    found: dict[str, float] = {}
+    for name, (field_name, kind, low, high) in _ALARM_LIMITS.items():
+        if not (text := environ.get(name)):
+            continue
+        value = parse_duration(text) if kind == "span" else _number(text, whole=kind == "count")
+        if value is None or not low <= value <= high:
+            what = {"span": "a span of time like 5m or 45s", "count": "a whole number", "number": "a number"}[kind]
+            unit = "s" if kind == "span" else ""
+            raise BadInput(f"{name} must be {what} within {low:g}{unit}..{high:g}{unit}, not {text!r}")
+        found[field_name] = value
+    return found
+
+
+def _number(text: str, *, whole: bool) -> float | None:
+    """The number in this text; None if there is none."""
+    if not re.fullmatch(r"[0-9]{1,9}" if whole else r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        return None
+    return int(text) if whole else float(text)
 
 
 def _unknown_numbers(environ: Mapping[str, str], contracts: Mapping[str, Contract]) -> dict[str, dict[str, int]]:
@@ -256,6 +316,12 @@ def _admin_key(name: str, text: str) -> str | None:
     return text or None
 
 
+def _secret(name: str, text: str) -> str | None:
+    if 0 < len(text) < _MIN_KEY_LENGTH:
+        raise BadInput(f"{name} has {len(text)} characters, which can be guessed. Next: use at least {_MIN_KEY_LENGTH}")
+    return text or None
+
+
 def _rewake(name: str, text: str) -> int:
     if not _MIN_REWAKE_MS <= (value := _whole(name, text)) <= _MAX_KEEP_S * 1_000:
         raise BadInput(f"{name} must be a number of milliseconds, at least {_MIN_REWAKE_MS}, not {text!r}")
@@ -289,6 +355,29 @@ def parse_queue_url(name: str, url: str) -> str:
     return url
 
 
+def _webhook(name: str, text: str) -> str | None:
+    """The address of a webhook; whether it is on a private network is judged when it is resolved."""
+    if not text:
+        return None
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_url = False
+    if not is_url or not text.isprintable() or not text.isascii() or " " in text or "@" in parts.netloc or "#" in text:
+        shown = _without_password(text)
+        raise BadInput(f"{name} must be an address like https://alerts.example.com/tenure, not {shown!r}")
+    return text
+
+
+def _command_line(name: str, text: str) -> str | None:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f"{name} is no command line ({error}), and is {text!r}") from None
+    return text if words else None
+
+
 def _one_of(values: Mapping[str, Any]) -> Callable[[str, str], Any]:
     """Return the parser of a setting that has one of these texts, each with its value."""
 
@@ -317,4 +406,9 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "TENURE_LOG_FORMAT": ("log_format", _one_of({"": "text", "text": "text", "json": "json"})),
     "TENURE_ADMIN_KEY": ("admin_key", _admin_key),
     "TENURE_RELEASE": ("release", parse_release),
+    "TENURE_ALARMS": ("alarms", _one_of({"on": True, "off": False})),
+    "TENURE_ALARM_WEBHOOK": ("alarm_webhook", _webhook),
+    "TENURE_ALARM_WEBHOOK_SECRET": ("alarm_webhook_secret", _secret),
+    "TENURE_ALARM_WEBHOOK_PRIVATE": ("alarm_webhook_private", _FLAG),
+    "TENURE_ALARM_COMMAND": ("alarm_command", _command_line),
 }

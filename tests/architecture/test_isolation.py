@@ -84,6 +84,11 @@ insert into tenure.rollup (start, last_at, seconds, number, group_id, bucket, en
 values (now(), now(), 0, 1, 1, -1, false, 'minute', 'claim', 'queued', 'running');
 insert into tenure.refusal (job_id, contract, type, tenant_id, queue, verb, code, kind)
 values (1, 'standard', 't', 'default', 'default', 'succeed', 'LEASE_CONFLICT', 'stale');
+insert into tenure.alarm (since, seen_at, hold_s, value, threshold, kind, tenant_id, subject, severity, summary, next)
+values (now(), now(), 0, 1, 1, 'test', '', '', 'P3', 's', 'n');
+insert into tenure.alarm_mute (until, muted_by) values (now(), 'ada');
+insert into tenure.alarm_notice (alarm_id, next_at, change, sink) values (1, now(), 'fired', 'log');
+insert into tenure.alarm_round (at) values (now());
 insert into tenure.dataset_switched (switch_id, dataset_id, before_id, after_id) values (1, 1, 1, 1);
 """
 

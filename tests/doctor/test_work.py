@@ -49,6 +49,22 @@ STAGED = {
         "values (1, 'dispatcher', 'mail', now(), now() - interval '2 min', 'access denied')",
         "1 wake-ups of queue mail are not published, the oldest for 2",
     ),
+    "upkeep-not-running": (
+        "insert into tenure.alarm_round (at) values (now() - interval '6 min')",
+        "upkeep looked for alarms 6",
+    ),
+    "alarm-firing": (
+        "insert into tenure.alarm (since, seen_at, fired_at, hold_s, value, threshold, kind, tenant_id, subject, "
+        "severity, summary, next) values (now(), now(), now(), 0, 1, 1, 'test', '', '', 'P3', 'a test', 'nothing')",
+        "1 alarms hold now",
+    ),
+    "alarm-not-sent": (
+        "insert into tenure.alarm (since, seen_at, fired_at, hold_s, value, threshold, kind, tenant_id, subject, "
+        "severity, summary, next) values (now(), now(), now(), 0, 1, 1, 'test', '', '', 'P3', 'a test', 'nothing');"
+        "insert into tenure.alarm_notice (alarm_id, next_at, change, sink, error) "
+        "select id, now(), 'fired', 'webhook', 'it answered 500' from tenure.alarm",
+        "the webhook does not take a notice",
+    ),
     "clock-went-back": (
         "insert into tenure.worker (name, queues, contracts, last_seen_at) "
         "values ('w', '{}', '{}', now() + interval '1 h')",

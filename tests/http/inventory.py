@@ -23,6 +23,7 @@ ABOUT_ALL = {
     ("POST", "/api/v1/queues/resume"),
     ("GET", "/api/v1/workers"),
     ("GET", "/api/v1/doctor"),
+    ("POST", "/api/v1/alarms/test"),
 }
 #: What may stand for the part that a path leaves open.
 ANY = {
@@ -127,10 +128,15 @@ class World:
         self.http.post(f"/api/v1/jobs/{job_id}/fail", {**shown, "error": error})
         return str(self.http.get(f"/api/v1/jobs/{job_id}")["dlq_id"])
 
+    def alarm(self) -> str:
+        """A test alarm, which the list shows."""
+        self.http.post("/api/v1/alarms/test", None)
+        return ""
+
     def asked_letter(self) -> str:
         """A dead letter that one person wants to be thrown away."""
         letter_id = self.letter("gate_b2")
-        self.http.post(f"/api/v1/dlq/items/{letter_id}/discard", {"reason": "a test", "person": "Ann"})
+        self.http.post(f"/api/v1/dlq/items/{letter_id}/discard", {"reason": "a test"})
         return letter_id
 
     def task(self) -> dict[str, Any]:
@@ -341,6 +347,12 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("GET", _JOB + "why"): lambda w: Asked(w.job()),
     ("GET", _V1 + "workers"): lambda _: Asked(""),
     ("GET", _V1 + "doctor"): lambda _: Asked(""),
+    ("GET", _V1 + "alarms"): lambda w: Asked(w.alarm()),
+    ("POST", _V1 + "alarms/mute"): lambda _: Asked(
+        "", {"kind": "test", "seconds": 60, "reason": "a test", "person": "Ann"}
+    ),
+    ("POST", _V1 + "alarms/unmute"): lambda _: Asked("", {"kind": "test"}),
+    ("POST", _V1 + "alarms/test"): lambda _: Asked(""),
     ("PUT", _V1 + "schedules"): lambda _: Asked(
         "", {"application": "shop", "declared_by": "w", "schedules": [{**_TIMES, "name": "nightly", "job": _SCHEDULED}]}
     ),

@@ -153,7 +153,8 @@ async def test_one_round_does_everything_and_says_so(store: Store, db: Harness) 
         ("retire", None),
         ("forget flows", None), ("forget keys", None), ("forget unique", None), ("forget claims", None),
         ("forget wake-ups", None), ("unpublish", None), ("forget fires", None), ("retire generations", None),
-        ("forget rows", None), ("forget dataset events", None), ("forget counts", None), ("workers", None),
+        ("forget rows", None), ("forget dataset events", None), ("forget counts", None),
+        ("forget alarms", None), ("workers", None),
         ("release", None), ("vacuum", None),
     ]  # fmt: skip
     assert sorted(await store.contracts()) == sorted(BUILT_IN)

@@ -5,7 +5,7 @@ failed (the message starts with its code), 2 a wrong call. Only the module of th
 command imports what it needs when it runs: `tenure --help` loads no library but typer.
 
     services/     worker, serve, upkeep, dev: they run until they are stopped
-    jobs/  contracts/  dlq  queues  schedules  flows  workers  types  keys  outbox   groups of commands
+    jobs/  contracts/  dlq  queues  schedules  flows  workers  types  keys  outbox  alarms   groups of commands
     migrate  enqueue  doctor  verify (and replay)  demo  openapi  conformance   single commands
     command_table                                             the names of all commands, and their modules
     command  options  output  import_target                   shared by the commands

@@ -49,6 +49,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         {"datasets": "list_ show rows cutover rollback history"},
     ),
     "workers": ("List the workers.", {"workers": "list_"}),
+    "alarms": ("List alarms, test their sinks, mute them.", {"alarms": "list_ test mute unmute"}),
     "outbox": ("Wake-ups for message queues: list, retry.", {"outbox": "list_ retry"}),
     "types": ("List, show and reset the options of job types.", {"types": "list_ show reset"}),
     "keys": ("Create, list and revoke API keys.", {"keys": "create list_ revoke"}),

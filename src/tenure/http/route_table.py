@@ -14,6 +14,7 @@ from tenure.http.models import schedules as schedule_models
 from tenure.http.models.outcomes import Move, Note
 from tenure.http.route import Route
 from tenure.http.routes import (
+    alarms,
     claims,
     datasets,
     dead_letters,
@@ -178,6 +179,12 @@ _DATASET_ROUTES = (
     Route("GET", f"{_JOB}/datasets", datasets.list_job_datasets, _READ_JOBS, dataset_models.JobDatasets),
     Route("POST", f"{_JOB}/stage", datasets.stage_rows, _WORK, dataset_models.StagedRows),
 )  # fmt: skip
+_ALARMS = (
+    Route("GET", "/api/v1/alarms", alarms.list_alarms, _OPERATE, alarms.AlarmList),
+    Route("POST", "/api/v1/alarms/mute", alarms.mute_alarms, _OPERATE, alarms.AlarmsMuted),
+    Route("POST", "/api/v1/alarms/unmute", alarms.unmute_alarms, _OPERATE, alarms.AlarmsUnmuted),
+    Route("POST", "/api/v1/alarms/test", alarms.test_alarms, _OPERATE, alarms.AlarmTested),
+)
 _LETTERS = (
     Route("GET", "/api/v1/dlq/items", dead_letters.list_letters, _READ_LETTERS, dead_letters.LetterPage),
     Route("GET", "/api/v1/dlq/groups", dead_letters.list_groups, _READ_LETTERS, dead_letters.GroupList),
@@ -205,7 +212,8 @@ _HEALTH = (
 )
 _BY_TAG: Mapping[str, tuple[Route, ...]] = {
     "jobs": _JOBS, "claims": _CLAIMS, "holding": tuple(_holding()), "operators": _OPERATORS,
-    "schedules": _SCHEDULE_ROUTES, "flows": _FLOWS, "datasets": _DATASET_ROUTES, "dead letters": _LETTERS,
+    "schedules": _SCHEDULE_ROUTES, "alarms": _ALARMS, "flows": _FLOWS, "datasets": _DATASET_ROUTES,
+    "dead letters": _LETTERS,
     "tasks (document 001)": _TASKS, "run (document 004)": _RUN, "probes": _HEALTH,
 }  # fmt: skip
 

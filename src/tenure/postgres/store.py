@@ -8,6 +8,7 @@
     store.datasets   datasets, their generations and events
     store.doctor     what is wrong with the database and its workers
     store.counts     counts of moves      store.refusals  refused calls of this store
+    store.alarms     alarms, mutes and notices
 
 Each group of verbs is a class in the module that also has its plans. Batch methods return one answer or refusal per
 job; their single forms raise the refusal. After a deadlock the engine runs the operation again.
@@ -20,6 +21,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tenure.jobs import validation
+from tenure.postgres.alarms import Alarms
 from tenure.postgres.api_keys import ApiKeys
 from tenure.postgres.audit_reads import Audit
 from tenure.postgres.counts import Counts
@@ -66,6 +68,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.doctor = Doctor(engine)
         self.counts = Counts(engine)
         self.refusals = engine.refusals
+        self.alarms = Alarms(engine)
 
     @classmethod
     async def connect(

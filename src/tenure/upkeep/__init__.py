@@ -14,6 +14,7 @@
     release             let claims try quarantined jobs again
     publish             send wake-ups to message queues, where some are set (`publisher.py`)
     end unknown         end due jobs whose type no live worker knows (off by default)
+    alarms              look for conditions that people shall know of, and send notices (`alarm_watch.py`)
     vacuum              keep the hot tables small
 
 Guarantee: every part rechecks each job under its row lock and skips locked rows, so any number of processes may run
@@ -25,8 +26,9 @@ jumps ahead, reaping waits until holders had the time to send a heartbeat (`cloc
 `Upkeep` (`loops.py`) runs all parts as loops; `once` (`rounds.py`) runs each part one time.
 """
 
+from tenure.upkeep.alarm_watch import AlarmWatch
 from tenure.upkeep.clock_jump import Jump
 from tenure.upkeep.loops import Periods, Upkeep
 from tenure.upkeep.rounds import KeepTimes, Report, once
 
-__all__ = ["Jump", "KeepTimes", "Periods", "Report", "Upkeep", "once"]
+__all__ = ["AlarmWatch", "Jump", "KeepTimes", "Periods", "Report", "Upkeep", "once"]

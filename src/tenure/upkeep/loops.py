@@ -9,6 +9,7 @@
           ├─▶ fold counts               adds counts of moves to the roll-ups, in its own task
           └─▶ vacuum                    while the hot tables change, at most a tenth of the time
     cancel expired                      jobs that did not begin in time, every 2.5 to 5 s
+    alarms, send alarms                 conditions that people shall know of, every 7.5 to 15 s (`alarm_watch.py`)
     recount                             the counts of live jobs, checked against the jobs once a day
     extend, workers, forget, retire     every half minute, every minute, every ten minutes
     register, publish, renew wake-ups   only where message queues are set (`publisher.py`)
@@ -36,6 +37,7 @@ from tenure.jobs.outcome import Outcome
 from tenure.postgres.store import Store
 from tenure.postgres.upkeep_work import PendingWork
 from tenure.settings import Settings
+from tenure.upkeep.alarm_watch import AlarmWatch
 from tenure.upkeep.clock_jump import ClockWatch, Jump
 from tenure.upkeep.publisher import Publisher
 from tenure.upkeep.rounds import (
@@ -97,6 +99,9 @@ class Periods:
     expired: float = 5.0
     #: Correct the counts of live jobs by the jobs themselves.
     recount: float = 86_400.0
+    #: Look for alarms, and send their notices.
+    alarms: float = 15.0
+    notices: float = 5.0
 
 
 class Upkeep:
@@ -108,6 +113,7 @@ class Upkeep:
         keep: KeepTimes | None = None,
         *,
         publisher: Publisher | None = None,
+        alarms: AlarmWatch | None = None,
         periods: Periods | None = None,
         on_jump: Callable[[Jump], None] | None = None,
         clock: Callable[[], Awaitable[datetime]] | None = None,
@@ -115,7 +121,7 @@ class Upkeep:
     ) -> None:
         """`on_jump` is called when the database's clock jumps; `clock` and `monotonic` replace the compared clocks."""
         self._store, self._keep, self._periods = store, keep or KeepTimes(), periods or Periods()
-        self._publisher = publisher
+        self._publisher, self._alarms = publisher, alarms
         self._on_jump, self._read_clock = on_jump, clock
         self._clock = ClockWatch(monotonic)
         self._status = StatusLog()
@@ -136,7 +142,8 @@ class Upkeep:
         if settings.sqs_queues:
             address = settings.direct_url or listen if settings.wakeups else None
             publisher = Publisher(store, settings.sqs_queues, rewake_ms=settings.rewake_ms, listen=address)
-        return cls(store, KeepTimes(**settings.keep), publisher=publisher)
+        alarms = AlarmWatch.configured(settings)
+        return cls(store, KeepTimes(**settings.keep), publisher=publisher, alarms=alarms)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -172,6 +179,11 @@ class Upkeep:
         if keep.unknown_types_s is not None:
             end = UnknownTypes(store, keep.unknown_types_s, self._clock.monotonic).end_expired
             parts.append(("end unknown", periods.extend, self._counting("end unknown", end, by_age=True)))
+        if (alarms := self._alarms) is not None:
+            parts += [
+                ("alarms", periods.alarms, self._counting("alarms", partial(alarms.evaluate, store))),
+                ("send alarms", periods.notices, self._counting("send alarms", partial(alarms.send, store))),
+            ]
         self._moving.clear()
         async with AsyncExitStack() as stack:
             if (publisher := self._publisher) is not None:

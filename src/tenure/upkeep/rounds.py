@@ -86,6 +86,7 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
         "forget rows": store.datasets.forget_rows,
         "forget dataset events": store.datasets.forget_events,
         "forget counts": store.counts.forget,
+        "forget alarms": store.alarms.forget,
     }
 
 

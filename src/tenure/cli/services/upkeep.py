@@ -14,6 +14,7 @@ from tenure.cli.command import Output, open_database
 from tenure.cli.options import DatabaseUrl, Json, LogFormat, LogLevel, set_up_logging
 from tenure.cli.output import note, table
 from tenure.client.retry import wait_until_available
+from tenure.errors import TenureError
 from tenure.settings import Settings
 
 #: One for each part that can run at the same time, and one to spare.
@@ -46,11 +47,17 @@ async def run_upkeep(dsn: str, settings: Settings) -> None:
 
 async def _run_once(dsn: str, settings: Settings) -> Output:
     from tenure.postgres.store import Store
-    from tenure.upkeep import KeepTimes
+    from tenure.upkeep import AlarmWatch, KeepTimes, Report
     from tenure.upkeep import once as run_once
 
     async with Store.open(dsn, numbers=settings.numbers, connections=1) as store:
         reports = await run_once(store, KeepTimes(**settings.keep))
+        if (alarms := AlarmWatch.configured(settings)) is not None:
+            for part, work in (("alarms", alarms.evaluate), ("send alarms", alarms.send)):
+                try:
+                    reports.append(Report(part, await work(store)))
+                except TenureError as error:
+                    reports.append(Report(part, 0, trouble=str(error)))
     rows = [(report.part, report.contract, f"{report.did:,}", report.trouble) for report in reports]
     failed = any(report.trouble for report in reports)
     lines = table(("part", "contract", "did", "trouble"), rows)

@@ -39,5 +39,7 @@ class Limits:
     #: Jobs that no worker takes, and work of upkeep that is not done.
     unserved_s: float = 30.0
     behind_s: float = 60.0
+    #: Upkeep looks for alarms every 15 seconds.
+    alarm_round_s: float = 300.0
     #: A publisher refreshes its queues every minute.
     publisher_s: float = 180.0

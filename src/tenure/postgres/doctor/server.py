@@ -21,7 +21,7 @@ MIN_VERSION = 150_000
 #: At most this many sessions, slots… are listed.
 _MANY = 10
 #: The settings that are read before this session changes any.
-_SETTINGS: Final = (
+SETTINGS: Final = (
     "fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names", "autovacuum", "track_counts",
     "default_transaction_read_only", "default_transaction_isolation", "statement_timeout", "lock_timeout",
     "idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout", "max_connections",
@@ -42,7 +42,7 @@ def explain_unreachable(error: TenureError) -> Finding:
 
 def check_settings(exam: Exam) -> Plan[list[Finding]]:
     """Settings of the server, the database and the role that lose data or cut off work."""
-    exam.settings = dict((yield statement("doctor_settings", {"names": _SETTINGS})))
+    exam.settings = dict((yield statement("doctor_settings", {"names": SETTINGS})))
     return [*_durability(exam.settings), *_timeouts(exam)]
 
 

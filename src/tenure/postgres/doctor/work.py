@@ -97,6 +97,22 @@ def check_upkeep(exam: Exam) -> Plan[list[Finding]]:
     return found
 
 
+def check_alarms(exam: Exam) -> Plan[list[Finding]]:
+    """Whether upkeep looks for alarms, which hold now, and whether their sinks take notices."""
+    ((round_s, firing, sink, error, failing_s),) = yield statement("doctor_alarms", {})
+    found: list[Finding] = []
+    if round_s is not None and round_s >= exam.limits.alarm_round_s:
+        text = f"upkeep looked for alarms {format_duration(round_s * 1_000)} ago, and looks every 15 s where it runs"
+        next_ = "tenure upkeep, or tenure serve; where TENURE_ALARMS=off everywhere, this is expected"
+        found.append(finding("upkeep-not-running", text, next_, age_s=round_s))
+    if firing:
+        found.append(finding("alarm-firing", f"{firing:,} alarms hold now", "tenure alarms list", alarms=firing))
+    if sink is not None:
+        text = f"the {sink} does not take a notice since {format_duration(failing_s * 1_000)}: {error}"
+        found.append(finding("alarm-not-sent", text, "correct the sink; tenure alarms test", sink=sink, error=error))
+    return found
+
+
 def check_other_work(exam: Exam) -> Plan[list[Finding]]:
     """Schedules, flows, rollbacks and subscriptions that stand still, and jobs that claims skip."""
     rows = yield statement("doctor_work", {"limit": _BOUND})

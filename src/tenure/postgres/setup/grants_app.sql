@@ -20,3 +20,4 @@ grant insert, update on tenure.dead_letter, tenure.job_type, tenure.queue to ten
 grant usage on all sequences in schema tenure to tenure_app;
 grant execute on function tenure.extend_ranges(integer) to tenure_app;
 grant execute on function tenure.enqueue to tenure_app;
+grant insert, update, delete on tenure.alarm, tenure.alarm_mute, tenure.alarm_notice, tenure.alarm_round to tenure_app;

@@ -1,0 +1,11 @@
+-- Read when alarms were last looked for, how many hold now, and the oldest notice that could not be sent.
+select (select extract(epoch from clock_timestamp() - at)::double precision from tenure.alarm_round) as round_s,
+       (select count(*) from tenure.alarm where cleared_at is null and fired_at is not null) as firing,
+       failing.sink, failing.error, extract(epoch from clock_timestamp() - failing.fired_at)::double precision as failing_s
+from (select) as one
+left join lateral (
+    select sink, error, alarm.fired_at
+    from tenure.alarm join tenure.alarm_notice on alarm_id = alarm.id
+    where cleared_at is null and sent_at is null and error is not null
+    order by alarm.fired_at limit 1
+) as failing on true
