@@ -353,6 +353,8 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ),
     ("POST", _V1 + "alarms/unmute"): lambda _: Asked("", {"kind": "test"}),
     ("POST", _V1 + "alarms/test"): lambda _: Asked(""),
+    ("GET", _V1 + "stats"): lambda _: Asked(""),
+    ("GET", "/metrics"): lambda _: Asked(""),
     ("PUT", _V1 + "schedules"): lambda _: Asked(
         "", {"application": "shop", "declared_by": "w", "schedules": [{**_TIMES, "name": "nightly", "job": _SCHEDULED}]}
     ),

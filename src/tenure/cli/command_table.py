@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dev": ("Run everything on this machine: database, API, worker.", "services.dev:dev"),
     "doctor": ("Find what is wrong with a database, its server and its workers.", "doctor:doctor"),
     "verify": ("Audit a live database against its contracts.", "verify:verify"),
+    "stats": ("Show what the jobs of each type did.", "stats:stats"),
     "replay": ("Run recorded jobs again and compare.", "verify:replay"),
     "worker": ("Run the tasks of an application.", "services.worker:worker"),
     "enqueue": ("Create a job.", "enqueue:enqueue"),

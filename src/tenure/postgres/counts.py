@@ -10,9 +10,13 @@ Reads take both, so they are exact at any time, also when no upkeep runs.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
+from tenure.jobs.exposition import MOST_LABELLED, Snapshot
+from tenure.jobs.stats import Count, Figures, LetterHops, Level, Slice, Stats, by_type
 from tenure.postgres.engine import EngineUser
+from tenure.postgres.queues import Queues
 from tenure.postgres.statement import Atomic, Plan, statement
 
 #: Rows of `tenure.tally` that one statement folds.
@@ -20,7 +24,7 @@ FOLD: Final = 10_000
 #: Combinations of contract, type, tenant and queue that are counted apart; further ones count as `(other)`.
 MOST_GROUPS: Final = 5_000
 _PAGE = 10_000
-_DAY = 86_400.0
+_HOUR, _DAY = 3_600.0, 86_400.0
 
 
 class Counts(EngineUser):
@@ -48,6 +52,63 @@ class Counts(EngineUser):
         for unit, keep_sec in (("minute", minutes_s), ("hour", hours_s)):
             total += await self._pages("delete_old_counts", unit=unit, keep_sec=keep_sec)
         return total + await self._pages("delete_old_refusals", keep_sec=refusals_s)
+
+    async def stats(self, since_s: float = _HOUR, *, tenant: str | None = None) -> Stats:
+        """The figures since so many seconds ago, by minute up to six hours, then by hour; of one tenant, or of all."""
+        unit = "minute" if since_s <= 6 * _HOUR else "hour"
+        counts = await self._read(unit, since_s, tenant)
+        slices = await self._engine.ask("read_count_slices", unit=unit, since_s=since_s, tenant=tenant)
+        figures = (await self._figures())[0] if tenant is None else None
+        return Stats(
+            since_s, by_type(counts, self._letters(), tenants=tenant is not None),
+            [Slice(*row[:3], *(number or 0 for number in row[3:])) for row in slices],
+            await self._levels(tenant), figures,
+        )  # fmt: skip
+
+    async def snapshot(self, *, tenant: str | None = None, loop_lag_s: float | None = None) -> Snapshot:
+        """What `/metrics` shows; of one tenant, without what is about all of them.
+
+        It folds first: a group that is not folded has no label of its own yet, and no counter may change its label.
+        """
+        await self._engine.refresh()
+        await self.fold()
+        figures, labelled = await self._figures()
+        counts, recent = await self._read("ever", None, tenant), await self._read("minute", _HOUR, tenant)
+        oldest: dict[str, float] = {}
+        if tenant is None:
+            queues = await Queues(self._engine).list()
+            oldest = {one.name: max(0.0, (one.now - one.oldest).total_seconds()) for one in queues if one.oldest}
+        own = [key for key in labelled if tenant in (None, key[2])]
+        return Snapshot(
+            counts, recent, self._letters(), await self._levels(tenant), oldest, None if tenant else figures,
+            dict.fromkeys(own), self._engine.refusals.counts if tenant is None else {}, loop_lag_s,
+        )  # fmt: skip
+
+    async def _read(self, unit: str, since_s: float | None, tenant: str | None) -> list[Count]:
+        rows = await self._engine.ask("read_counts", unit=unit, since_s=since_s, tenant=tenant)
+        return [Count._make(row) for row in rows]
+
+    async def _levels(self, tenant: str | None) -> list[Level]:
+        return [Level._make(row) for row in await self._engine.ask("read_levels", tenant=tenant)]
+
+    async def _figures(self) -> tuple[Figures, list[tuple[str, str, str]]]:
+        ((*figures, groups),) = await self._engine.ask("read_operation_figures", groups=MOST_LABELLED)
+        return Figures._make(figures), [tuple(group.split(chr(31))) for group in groups]
+
+    def _letters(self) -> LetterHops:
+        """The first hops of the paths that lead to dead letters, of all known contracts."""
+        found: set[tuple[str, str, str, str]] = set()
+        for contract in self._engine.registry.all().values():
+            paths = [path for path in contract.paths if path.letter]
+            # A hop behind the first one of such a path: the dead letter is written already.
+            later = {(path.trigger, *hops) for path in paths for hops in pairwise(hop.state for hop in path.hops)}
+            found |= {
+                (contract.name, path.trigger, source, path.hops[0].state)
+                for path in paths
+                for source in path.sources
+                if (path.trigger, source, path.hops[0].state) not in later
+            }
+        return found
 
     async def _pages(self, query: str, **values: object) -> int:
         total = 0

@@ -1,0 +1,116 @@
+"""Routes of metrics: in Prometheus' text format, and statistics as JSON. A key of one tenant sees that tenant's."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, RootModel
+from starlette.responses import Response
+
+from tenure.http.application import ApiRequest
+from tenure.http.models.fields import described
+from tenure.jobs.exposition import CONTENT_TYPE, expose
+
+#: The nap whose overrun is shown as the lag of the event loop.
+_NAP_S = 0.005
+
+
+class Metrics(RootModel[str]):
+    """Metrics in Prometheus' text format."""
+
+    root: str = Field(examples=["# TYPE tenure_workers gauge\ntenure_workers 2"])
+
+
+class StatsQuery(BaseModel):
+    """Which time the statistics are about."""
+
+    since_seconds: Annotated[
+        float, Field(ge=60, le=34_560_000, description="From so many seconds ago until now.", examples=[3600])
+    ] = 3600
+
+
+class DurationStats(BaseModel):
+    """Durations of the jobs of a type."""
+
+    count: int = described("How many.")
+    mean_s: float | None = described("Their mean, in seconds; null: there are none.")
+    p50_s: float | None = described("Half of them took at most this many seconds, within a bucket's error.")
+    p95_s: float | None = described("95 % of them took at most this many seconds, within a bucket's error.")
+
+
+class TypeFigures(BaseModel):
+    """What the jobs of a contract and type did."""
+
+    contract: str = described("The contract.", examples=["standard"])
+    type: str = described("The type; (other): types beyond the bound.", examples=["mail.send"])
+    tenant_id: str | None = described("The tenant; null: all tenants.")
+    enqueued: int = described("Jobs that were made.")
+    claims: int = described("Claims.")
+    claim_conflicts: int = described("Claims of named jobs that another caller won.")
+    lease_renewals: int = described("Renewals of leases.")
+    lease_expiries: int = described("Leases that expired.")
+    retries: int = described("Failures after which the job runs again.")
+    failures: int = described("Failures that holders reported.")
+    stale_writes: int = described("Writes that were refused because the lease was lost.")
+    dlq_count: int = described("Jobs that went to the dead letters.")
+    wait: DurationStats = described("From due to claimed.")
+    run: DurationStats = described("From claimed to the end that the holder reported.")
+
+
+class TypeSlice(BaseModel):
+    """What the jobs of a type did in one minute or hour."""
+
+    start: datetime = described("When it began.")
+    contract: str = described("The contract.", examples=["standard"])
+    type: str = described("The type.", examples=["mail.send"])
+    enqueued: int = described("Jobs that were made.")
+    claimed: int = described("Claims.")
+    ended: int = described("Jobs that ended, well or badly.")
+
+
+class LiveJobs(BaseModel):
+    """The live jobs in a state."""
+
+    contract: str = described("The contract.", examples=["standard"])
+    queue: str = described("The queue.", examples=["mail"])
+    state: str = described("The state.", examples=["queued"])
+    jobs: int = described("How many.")
+
+
+class CurrentFigures(BaseModel):
+    """Workers and what waits for upkeep."""
+
+    workers: int = described("Workers that were seen in the last minute.")
+    slots: int = described("Their slots.")
+    busy: int = described("Their slots in which jobs run.")
+    outbox_age_s: float | None = described("Seconds for which the oldest due wake-up waits; null: none does.")
+    fold_lag_s: float | None = described("Seconds since the oldest count that is not folded; null: all are.")
+
+
+class Statistics(BaseModel):
+    """Figures of types, minutes, queues and workers."""
+
+    since_seconds: float = described("From so many seconds ago until now.")
+    types: list[TypeFigures] = described("By contract and type.")
+    slices: list[TypeSlice] = described("By minute up to six hours, then by hour.")
+    live: list[LiveJobs] = described("The live jobs now.")
+    now: CurrentFigures | None = described("Workers and upkeep now; null for a key of one tenant.")
+
+
+async def show_metrics(request: ApiRequest) -> Response:
+    """Metrics for Prometheus; a key that is bound to a tenant sees its own."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.sleep(_NAP_S)
+    lag = max(0.0, loop.time() - began - _NAP_S)
+    tenant = request.caller.tenant
+    shown = await request.calls.store.counts.snapshot(tenant=tenant, loop_lag_s=lag if tenant is None else None)
+    return Response(expose(shown), headers={"content-type": CONTENT_TYPE})
+
+
+async def show_stats(request: ApiRequest, query: StatsQuery) -> dict[str, Any]:
+    """Statistics: counts and durations by type, and what lives now; a key that is bound to a tenant sees its own."""
+    found = await request.calls.store.counts.stats(query.since_seconds, tenant=request.caller.tenant)
+    return found.to_json()
