@@ -76,6 +76,7 @@ class JobCalls:
         self._waiting_claims = asyncio.Semaphore(2)
         #: Pictures are drawn one at a time: each takes a thread that competes with the event loop.
         self.drawing = asyncio.Semaphore(1)
+        self._pins: Batcher[Sequence[int], Mapping[int, Sequence[Pin]]] = Batcher(self._read_pins)
         self._claims_by_id: dict[str, Batcher[tuple[int, Claimer], Job]] = {}
         #: The last call about a job, until it is answered.
         self._unanswered: dict[int, asyncio.Future[Any]] = {}
@@ -257,11 +258,16 @@ class JobCalls:
 
         Better without them than lost: the jobs are claimed, and `GET /api/v1/jobs/{job_id}/datasets` has them.
         """
-        found: dict[int, list[Pin]] = {}
         with contextlib.suppress(TenureError):
-            for pin in await self.store.datasets.pins_of([job.id for job in jobs]):
-                found.setdefault(pin.job_id, []).append(pin)
-        return found
+            return await self._pins.ask([job.id for job in jobs])
+        return {}
+
+    async def _read_pins(self, claims: Sequence[Sequence[int]]) -> list[Mapping[int, Sequence[Pin]]]:
+        """The pins of the jobs of many claims: one statement for each claim would cost as much as the claim itself."""
+        found: dict[int, list[Pin]] = {}
+        for pin in await self.store.datasets.pins_of([job_id for ids in claims for job_id in ids]):
+            found.setdefault(pin.job_id, []).append(pin)
+        return [found] * len(claims)
 
     def remember_attempt(self, job: Job) -> None:
         """Remember the claim number of this attempt."""
