@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +14,9 @@ import psycopg
 import pytest
 
 from tenure.contracts import BUILT_IN
+from tenure.http.job_calls import JobCalls
 from tenure.jobs.formats import format_iso
+from tenure.jobs.job import NewJob
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.http.conftest import Caller, serving
@@ -104,6 +107,25 @@ def test_task_claim_answers_with_the_lease_and_the_task_or_with_the_reason(http:
 
 
 @pytest.mark.req("S1-31")
+async def test_the_datasets_of_tasks_that_are_claimed_together_are_read_together(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Sequence[int]] = []
+    pins_of = type(store.datasets).pins_of
+
+    async def noted(self: Any, job_ids: Sequence[int]) -> Any:
+        read.append(job_ids)
+        return await pins_of(self, job_ids)
+
+    monkeypatch.setattr(type(store.datasets), "pins_of", noted)
+    await store.enqueue_many([NewJob("extract", contract="dispatcher")] * 20)
+    jobs = await store.claim("dispatcher", worker="w", limit=20)
+    calls = JobCalls(store)
+    assert await asyncio.gather(*(calls.pins([job]) for job in jobs)) == [{}] * 20
+    assert sorted(job_id for ids in read for job_id in ids) == sorted(job.id for job in jobs)
+    assert len(read) <= 2
+
+
 def test_of_64_task_claims_at_once_one_is_claimed(url: str, http: Caller, db: Harness) -> None:
     task_id = http.enqueued("dispatcher")
 

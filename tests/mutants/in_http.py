@@ -68,4 +68,12 @@ MUTANTS = (
         'code = "DLQ_DISCARD_CONFLICT"',
         (f"{_CODES}::test_a_discard_by_fewer_than_two_people_wants_an_approval",),
     ),
+    Mutant(
+        "datasets-of-each-claim-read-alone",
+        "Each claim reads the datasets of its jobs by a statement of its own, which costs as much as the claim",
+        "http/job_calls.py",
+        "= Batcher(self._read_pins)",
+        "= Batcher(self._read_pins, largest=1)",
+        ("http/test_tasks.py::test_the_datasets_of_tasks_that_are_claimed_together_are_read_together",),
+    ),
 )
