@@ -124,6 +124,9 @@ async def test_the_datasets_of_tasks_that_are_claimed_together_are_read_together
     assert await asyncio.gather(*(calls.pins([job]) for job in jobs)) == [{}] * 20
     assert sorted(job_id for ids in read for job_id in ids) == sorted(job.id for job in jobs)
     assert len(read) <= 2
+    await calls.identities(job.id for job in jobs)
+    assert await calls.pins(jobs) == {}
+    assert len(read) <= 2, "jobs that are known to have none cost no statement"
 
 
 def test_of_64_task_claims_at_once_one_is_claimed(url: str, http: Caller, db: Harness) -> None:

@@ -56,6 +56,8 @@ class JobIdentity(NamedTuple):
     type: str
     #: The node of a flow that it runs; None: it is in no flow.
     flow_node: int | None = None
+    #: Whether it may read or write datasets.
+    has_datasets: bool = True
 
 
 class JobCalls:
@@ -258,8 +260,11 @@ class JobCalls:
 
         Better without them than lost: the jobs are claimed, and `GET /api/v1/jobs/{job_id}/datasets` has them.
         """
-        with contextlib.suppress(TenureError):
-            return await self._pins.ask([job.id for job in jobs])
+        known = self._identities
+        ids = [job.id for job in jobs if job.id not in known or known[job.id].has_datasets]
+        if ids:
+            with contextlib.suppress(TenureError):
+                return await self._pins.ask(ids)
         return {}
 
     async def _read_pins(self, claims: Sequence[Sequence[int]]) -> list[Mapping[int, Sequence[Pin]]]:

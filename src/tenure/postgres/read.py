@@ -75,10 +75,10 @@ class JobReads(EngineUser):
         """A registered contract, by default its newest version, with this process's settings."""
         return (await self._engine.bound_contract(name, version)).contract
 
-    async def identities(self, ids: Sequence[int]) -> list[tuple[int, str, str, str, str, int | None]]:
-        """The fields of each job, live or finished, that never change: id, contract, version, tenant, type, node."""
+    async def identities(self, ids: Sequence[int]) -> list[tuple[int, str, str, str, str, int | None, bool]]:
+        """What never changes of each job, live or finished: id, contract, version, tenant, type, node, has datasets."""
         rows = await self._engine.run(lambda: read_by_range("read_job_identities", ids))
-        return cast("list[tuple[int, str, str, str, str, int | None]]", rows)
+        return cast("list[tuple[int, str, str, str, str, int | None, bool]]", rows)
 
     async def jobs(self, ids: Sequence[int]) -> list[Job]:
         """The current rows of these jobs, live or finished; unknown ids are left out."""
