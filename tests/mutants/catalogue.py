@@ -8,6 +8,7 @@ from tests.mutants import (
     in_connections,
     in_contracts,
     in_counts,
+    in_dataset_surfaces,
     in_datasets,
     in_decisions,
     in_flow_surfaces,
@@ -65,6 +66,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_flows,
         in_flow_surfaces,
         in_datasets,
+        in_dataset_surfaces,
     )
     for mutant in part.MUTANTS
 )
