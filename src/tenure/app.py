@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from tenure.app_datasets import DatasetVerbs
 from tenure.app_flows import FlowVerbs
+from tenure.app_operations import OperationVerbs
 from tenure.app_schedules import ScheduleVerbs, declare_as_worker, declare_regularly, fingerprints
 from tenure.app_tasks import TaskVerbs
 from tenure.client.bulk_enqueue import BulkEnqueue, SendBatch
@@ -68,7 +69,7 @@ _REMOTE_NEXT = {
 }  # fmt: skip
 
 
-class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs):
+class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs, OperationVerbs):
     """Tasks, and the database or the dispatcher that keeps their jobs."""
 
     @only_known_options("App")

@@ -22,7 +22,7 @@ CLIENT = {*VALUES, "postgres", "client", "queue", "context", "dataset", "sqs"}
 LIBRARY = {*CLIENT, "task", "middleware", "logs"}
 SURFACES = {"worker", "upkeep", "flows", "http", "proof", "embedded"}
 #: The parts of the class App.
-APP_PARTS = {"app_tasks", "app_schedules", "app_flows", "app_datasets"}
+APP_PARTS = {"app_tasks", "app_schedules", "app_flows", "app_datasets", "app_operations"}
 EVERYTHING_BUT_CLI = {*LIBRARY, *SURFACES, "model", "dashboard", "app", "flow", "samples"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "app_tasks": LIBRARY,
     "app_schedules": LIBRARY,
     "app_datasets": LIBRARY,
+    "app_operations": LIBRARY,
     "flow": LIBRARY,
     "app_flows": {*LIBRARY, "flow"},
     "app": {*LIBRARY, *APP_PARTS, "worker", "upkeep", "flows", "embedded"},
@@ -68,6 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
     "app": {"postgres", *SURFACES},
     "app_schedules": {"postgres"},
+    "app_operations": {"postgres"},
     "app_flows": {"postgres"},
     "app_datasets": {"postgres"},
     "flow": {"postgres"},

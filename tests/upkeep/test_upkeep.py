@@ -149,12 +149,11 @@ async def test_one_round_does_everything_and_says_so(store: Store, db: Harness) 
         ("extend", None),
         *((part, contract) for contract in await store.contracts() for part in ("settle", "reap", "promote")),
         ("fire", None), ("advance flows", None), ("route events", None), ("finish rollbacks", None),
-        ("group letters", None), ("cancel expired", None), ("fold counts", None), ("forget payloads", None),
-        ("retire", None),
-        ("forget flows", None), ("forget keys", None), ("forget unique", None), ("forget claims", None),
-        ("forget wake-ups", None), ("unpublish", None), ("forget fires", None), ("retire generations", None),
-        ("forget rows", None), ("forget dataset events", None), ("forget counts", None),
-        ("forget alarms", None), ("workers", None),
+        ("operate", None), ("group letters", None), ("cancel expired", None), ("fold counts", None),
+        ("forget payloads", None), ("retire", None), ("forget flows", None), ("forget keys", None),
+        ("forget unique", None), ("forget claims", None), ("forget wake-ups", None), ("unpublish", None),
+        ("forget operations", None), ("forget fires", None), ("retire generations", None), ("forget rows", None),
+        ("forget dataset events", None), ("forget counts", None), ("forget alarms", None), ("workers", None),
         ("release", None), ("vacuum", None),
     ]  # fmt: skip
     assert sorted(await store.contracts()) == sorted(BUILT_IN)

@@ -36,9 +36,13 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "jobs": (
         "Find and explain jobs; cancel, move or rerun them.",
-        {"jobs.read": "list_ show events why", "jobs.change": "cancel transition requeue move"},
+        {"jobs.read": "list_ show events why", "jobs.change": "cancel transition requeue move retry_now"},
     ),
     "dlq": ("Dead letters: jobs that were set aside.", {"dlq": "list_ show groups requeue discard approve"}),
+    "operations": (
+        "Changes of many jobs: list, run, abort, resume.",
+        {"operations": "list_ show run abort resume"},
+    ),
     "queues": ("List queues, pause and resume them.", {"queues": "list_ pause resume"}),
     "schedules": (
         "List, pause, resume, run schedules; show what is next.",
@@ -92,7 +96,7 @@ def load_member(group: str, name: str) -> Any:
 
 def _members(group: str) -> dict[str, Callable[..., None]]:
     return {
-        function.rstrip("_"): getattr(import_module(f"tenure.cli.{module}"), function)
+        function.rstrip("_").replace("_", "-"): getattr(import_module(f"tenure.cli.{module}"), function)
         for module, functions in GROUPS[group][1].items()
         for function in functions.split()
     }

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.command import Output, Store, command, requeued, table_output
-from tenure.cli.options import Actor, Limit, OnlyContract, OnlyTenant, OnlyType, id_parser, merge_filters, os_user
+from tenure.cli.bulk import (
+    Detach,
+    DryRun,
+    Edit,
+    PayloadOption,
+    Rate,
+    SetOption,
+    Targets,
+    Yes,
+    each,
+    each_requeued,
+    edit_payload,
+    ids_of,
+    one_of,
+    operate,
+    payload_edit,
+)
+from tenure.cli.command import Output, Store, call_store, command, table_output
+from tenure.cli.options import (
+    Actor,
+    DatabaseUrl,
+    Json,
+    Limit,
+    OnlyContract,
+    OnlyTenant,
+    OnlyType,
+    id_parser,
+    merge_filters,
+    os_user,
+)
 from tenure.cli.output import card, document, timestamp
 from tenure.jobs.formats import describe_failure
 from tenure.jobs.search import parse_letters
@@ -97,27 +125,99 @@ async def groups(
 
 
 @command
-async def requeue(store: Store, letter_id: _Letter, actor: Actor) -> Output:
-    """Run a dead letter's job again, as a new job that points back to it; once."""
-    new = await store.letters.requeue(letter_id, actor=actor)
-    return requeued("dead letter", letter_id, new)
+def requeue(
+    targets: Targets,
+    actor: Actor,
+    payload: PayloadOption = None,
+    set_: SetOption = None,
+    edit: Edit = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    rate: Rate = None,
+    detach: Detach = False,
+    database_url: DatabaseUrl = None,
+    in_json: Json = False,
+) -> Output | None:
+    """Run the jobs of dead letters again, as new jobs that point back to them; each once."""
+    options = payload_edit(payload, set_)
+    if (ids := ids_of(targets, "dead letter")) is None:
+        return operate(
+            database_url, "dead_letters", "requeue", targets, actor=actor, dry_run=dry_run, yes=yes, rate=rate,
+            detach=detach, **options,
+        )  # fmt: skip
+    if edit:
+        (letter_id,) = one_of(ids)
+        options["payload"] = edit_payload(call_store(database_url, lambda store: store.letters.show(letter_id)).payload)
+
+    async def call(store: Store, letter_id: int) -> dict[str, Any]:
+        new = await store.letters.requeue(letter_id, actor=actor, **options)
+        return {"id": str(letter_id), "requeued_as": str(new)}
+
+    each_requeued("dead letter", database_url, ids, call, in_json)
+    return None
 
 
 @command
-async def discard(
-    store: Store,
-    letter_id: _Letter,
+def discard(
+    targets: Targets,
     reason: Annotated[str, typer.Option("--reason", help="Why it can be discarded.")],
     person: _Requester,
-) -> Output:
-    """Ask to discard a dead letter; done at once where its contract needs no second person."""
-    return _discarded(await store.letters.request_discard(letter_id, person=person, reason=reason))
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    rate: Rate = None,
+    detach: Detach = False,
+    database_url: DatabaseUrl = None,
+    in_json: Json = False,
+) -> Output | None:
+    """Ask to discard dead letters; done at once where their contract needs no second person."""
+    if (ids := ids_of(targets, "dead letter")) is None:
+        return operate(
+            database_url, "dead_letters", "discard", targets, actor=person, dry_run=dry_run, yes=yes, rate=rate,
+            detach=detach, reason=reason,
+        )  # fmt: skip
+
+    async def call(store: Store, letter_id: int) -> DeadLetter:
+        return await store.letters.request_discard(letter_id, person=person, reason=reason)
+
+    return _decide(database_url, ids, call, in_json)
 
 
 @command
-async def approve(store: Store, letter_id: _Letter, person: _Approver) -> Output:
-    """Agree to discard a dead letter; refused for the person who asked."""
-    return _discarded(await store.letters.approve_discard(letter_id, person=person))
+def approve(
+    targets: Targets,
+    person: _Approver,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    rate: Rate = None,
+    detach: Detach = False,
+    database_url: DatabaseUrl = None,
+    in_json: Json = False,
+) -> Output | None:
+    """Agree to discard dead letters; refused for the person who asked."""
+    if (ids := ids_of(targets, "dead letter")) is None:
+        return operate(
+            database_url, "dead_letters", "approve", targets, actor=person, dry_run=dry_run, yes=yes, rate=rate,
+            detach=detach,
+        )  # fmt: skip
+
+    async def call(store: Store, letter_id: int) -> DeadLetter:
+        return await store.letters.approve_discard(letter_id, person=person)
+
+    return _decide(database_url, ids, call, in_json)
+
+
+def _decide(
+    url: str | None, ids: list[int], call: Callable[[Store, int], Awaitable[DeadLetter]], in_json: bool
+) -> Output | None:
+    """Decide about dead letters; one alone is answered in full, and its refusal raised."""
+    if len(ids) == 1:
+        return _discarded(call_store(url, lambda store: call(store, ids[0])))
+
+    async def fields(store: Store, letter_id: int) -> dict[str, Any]:
+        return {**(await call(store, letter_id)).fields(), "id": str(letter_id)}
+
+    each(url, ids, fields, lambda result: f"dead letter {result['id']} is {result['status']}", in_json)
+    return None
 
 
 def _discarded(letter: DeadLetter) -> Output:

@@ -31,7 +31,7 @@ from tenure.jobs.formats import code_and_message
 
 #: Seconds after which a client may try again while the database is unavailable.
 RETRY_AFTER_S = 2
-_NOT_FOUND = frozenset({"DLQ_ITEM_NOT_FOUND", "DLQ_GROUP_NOT_FOUND", "NOT_FOUND"})
+_NOT_FOUND = frozenset({"DLQ_ITEM_NOT_FOUND", "DLQ_GROUP_NOT_FOUND", "OPERATION_NOT_FOUND", "NOT_FOUND"})
 # Commands in hints, which have a route that does the same.
 _ITEM_COMMAND = re.compile(r"tenure (jobs|dlq|flows) ([a-z]+) ([0-9]+)(?: --[a-z]+ [\w]+)*")
 _LIST_COMMAND = re.compile(r"tenure flows list\b")

@@ -48,6 +48,12 @@ class SchedulePath(BaseModel):
     ]
 
 
+class OperationPath(BaseModel):
+    """The path of a route about one operation on many jobs."""
+
+    operation_id: Annotated[str, Field(pattern=DIGITS, description="The operation's id.", examples=["12"])]
+
+
 class GroupPath(BaseModel):
     """The path of a route about one cause of dead letters."""
 
@@ -72,7 +78,17 @@ class GenerationPath(BaseModel):
 
 _PATHS: Mapping[str, type[BaseModel]] = {
     name: model
-    for model in (JobPath, FlowPath, LetterPath, ContractPath, SchedulePath, GroupPath, DatasetPath, GenerationPath)
+    for model in (
+        JobPath,
+        FlowPath,
+        LetterPath,
+        ContractPath,
+        SchedulePath,
+        GroupPath,
+        OperationPath,
+        DatasetPath,
+        GenerationPath,
+    )
     for name in model.model_fields
 }
 

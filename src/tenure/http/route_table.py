@@ -24,6 +24,7 @@ from tenure.http.routes import (
     holding,
     jobs,
     metrics,
+    operations,
     operators,
     schedules,
     tasks,
@@ -41,6 +42,8 @@ _WORK_OR_OPERATE = ("work", "operate")
 _DATASETS, _GENERATIONS = "/api/v1/datasets", "/api/v1/dataset-generations"
 _DATASET, _GENERATION = f"{_DATASETS}/{{dataset}}", f"{_GENERATIONS}/{{generation_id}}"
 _SUBSCRIPTIONS = "/api/v1/dataset-subscriptions"
+_OPERATIONS = "/api/v1/operations"
+_OPERATION = f"{_OPERATIONS}/{{operation_id}}"
 _LEASE_TOKEN_HEADER = {
     "name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "format": "uuid"},
     "description": "A UUIDv4 that becomes the lease token: a repeated call gets the same answer.",
@@ -117,6 +120,7 @@ _OPERATORS = (
     Route("POST", f"{_JOB}/cancel", operators.cancel_job, _OPERATE, operators.CancelAnswer),
     Route("POST", f"{_JOB}/transition", operators.move_job, _OPERATE, operators.TransitionAnswer),
     Route("POST", f"{_JOB}/move", operators.move_job_to_queue, _OPERATE, operators.QueueOfJob),
+    Route("POST", f"{_JOB}/retry-now", operators.retry_job_now, _OPERATE, operators.JobDue),
     Route("POST", f"{_JOB}/dead-letter", operators.dead_letter_job, _OPERATE, Move),
     Route("POST", f"{_JOB}/requeue", operators.requeue_job, _OPERATE, operators.JobRequeued),
     Route("GET", "/api/v1/contracts", operators.list_contracts, _ANY_KEY, operators.ContractList),
@@ -195,6 +199,19 @@ _LETTERS = (
     Route("POST", f"{_LETTER}/discard", dead_letters.discard_letter, _APPROVE, dead_letters.Letter),
     Route("POST", f"{_LETTER}/approve", dead_letters.approve_letter, _APPROVE, dead_letters.Letter),
 )
+_OPERATION_ROUTES = (
+    Route(
+        "POST", _OPERATIONS, operations.preview_operation, _READ_LETTERS, operations.Operation,
+        other_answers={201: operations.Operation},
+    ),
+    Route("GET", _OPERATIONS, operations.list_operations, _READ_LETTERS, operations.OperationList),
+    Route("GET", _OPERATION, operations.show_operation, _READ_LETTERS, operations.Operation),
+    Route("GET", f"{_OPERATION}/items", operations.list_operation_items, _READ_LETTERS, operations.OperationItems),
+    Route("POST", f"{_OPERATION}/collect", operations.collect_operation, _READ_LETTERS, operations.Operation),
+    Route("POST", f"{_OPERATION}/start", operations.start_operation, _READ_LETTERS, operations.Operation),
+    Route("POST", f"{_OPERATION}/abort", operations.abort_operation, _READ_LETTERS, operations.Operation),
+    Route("POST", f"{_OPERATION}/resume", operations.resume_operation, _READ_LETTERS, operations.Operation),
+)  # fmt: skip
 _TASKS = (
     Route(
         "POST", "/internal/task-claim", tasks.task_claim, _WORK, tasks.TaskClaimAnswer,
@@ -216,7 +233,7 @@ _HEALTH = (
 _BY_TAG: Mapping[str, tuple[Route, ...]] = {
     "jobs": _JOBS, "claims": _CLAIMS, "holding": tuple(_holding()), "operators": _OPERATORS,
     "schedules": _SCHEDULE_ROUTES, "alarms": _ALARMS, "flows": _FLOWS, "datasets": _DATASET_ROUTES,
-    "dead letters": _LETTERS,
+    "dead letters": _LETTERS, "operations": _OPERATION_ROUTES,
     "tasks (document 001)": _TASKS, "run (document 004)": _RUN, "probes": _HEALTH,
 }  # fmt: skip
 

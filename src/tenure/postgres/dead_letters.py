@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import psycopg
 
 from tenure.errors import BadInput, Refused
 from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
+from tenure.jobs.operation import PayloadChanges, check_payload_edit
 from tenure.jobs.search import STATUSES, PayloadFilter
 from tenure.jobs.why import DeadLetterSummary
+from tenure.postgres.connect import first_line
 from tenure.postgres.engine import Engine, EngineUser, only_answer
 from tenure.postgres.flow_advance import advance_released
 from tenure.postgres.flow_operations import requeue_node
@@ -181,14 +186,27 @@ class DeadLetters(EngineUser):
         stopped = looked == scan
         return LetterPage(letters, lowest if stopped else None, stopped)
 
-    async def requeue(self, letter_id: int, *, actor: str, key: str | None = None) -> int:
-        """Enqueue a new job from a dead letter, linked to it; returns its id. A letter is requeued once."""
+    async def requeue(
+        self,
+        letter_id: int,
+        *,
+        actor: str,
+        key: str | None = None,
+        payload: Any = None,
+        changes: PayloadChanges | None = None,
+    ) -> int:
+        """Enqueue a new job from a dead letter, linked to it; returns its id. A letter is requeued once.
+
+        The job gets the payload as it was, or `payload`, or with the values of `changes` at their paths.
+        """
+        check_payload_edit(payload, changes, self._max_bytes)
         letter = await self.show(letter_id)
         validation.check_name("actor", actor)
-        call = idempotent_call(letter.tenant_id, key, "requeue", letter.job_id, actor)
+        call = idempotent_call(letter.tenant_id, key, "requeue", letter.job_id, actor, *edit_hash(payload, changes))
+        edit = edit_values(payload, changes, self._max_bytes)
 
         def requeue(values: dict[str, Any]) -> Plan[int | Refused]:
-            ((_, _, status, made),) = yield statement("requeue_dead_letter", {**values, "ids": [letter_id]})
+            ((_, _, status, made),) = yield statement("requeue_dead_letter", {**values, **edit, "ids": [letter_id]})
             if made is None and status == "open":
                 why = f"the payload of dead letter {letter_id} is no longer stored. Next: give another payload"
                 return Refused(letter.job_id, why, code="NO_PAYLOAD")
@@ -198,7 +216,8 @@ class DeadLetters(EngineUser):
             return int(made)
 
         again = EndedJob(letter.job_id, letter.contract)
-        return only_answer([await enqueue_again(self._engine, again, actor, call, requeue, self._max_bytes)])
+        with bad_edit():
+            return only_answer([await enqueue_again(self._engine, again, actor, call, requeue, self._max_bytes)])
 
     async def request_discard(self, letter_id: int, *, person: str, reason: str, key: str | None = None) -> DeadLetter:
         """Request a discard, with a reason; it is done at once if the contract needs no second person."""
@@ -211,20 +230,56 @@ class DeadLetters(EngineUser):
 
     async def _discard(self, verb: str, letter_id: int, person: str, key: str | None, reason: str | None) -> DeadLetter:
         letter = await self.show(letter_id)
+        validation.check_name("person", person)
         reviewers = (await self._engine.bound_contract(letter.contract)).contract.dead_letters.reviewers
-        values = {
-            "id": letter_id, "person": validation.check_name("person", person),
-            "person_key": validation.normalize_person(person), "asks": verb == "request_discard", "reason": reason,
-            "reviewers": reviewers,
-        }  # fmt: skip
         call = idempotent_call(letter.tenant_id, key, verb, letter.job_id, person, reason)
+        asks = verb == "request_discard"
 
         def discard() -> Plan[list[str | Refused]]:
-            ((refusal, status, asked_by, _),) = yield statement("discard_dead_letter", values)
-            return [status if refusal is None else _refusal(letter, refusal, status, asked_by)]
+            done = yield from discard_plan(
+                letter.id, letter.job_id, person=person, asks=asks, reviewers=reviewers, reason=reason
+            )
+            return [done]
 
         only_answer(await self._engine.run(lambda: run_once(call, discard)))
         return await self.show(letter_id)
+
+
+def discard_plan(
+    letter_id: int, job_id: int, *, person: str, asks: bool, reviewers: int, reason: str | None
+) -> Plan[str | Refused]:
+    """Request a discard, or approve it; returns the status before, or the refusal."""
+    values = {
+        "id": letter_id, "person": person, "person_key": validation.normalize_person(person), "asks": asks,
+        "reason": reason, "reviewers": reviewers,
+    }  # fmt: skip
+    ((refusal, status, asked_by, _),) = yield statement("discard_dead_letter", values)
+    return str(status) if refusal is None else _refusal(letter_id, job_id, refusal, status, asked_by)
+
+
+def edit_values(payload: Any, changes: PayloadChanges | None, max_bytes: int) -> dict[str, Any]:
+    """Return the parameters of the payload of a job that is run again."""
+    return {
+        "payload": None if payload is None else json.dumps(payload, ensure_ascii=False),
+        "changes": None if changes is None else json.dumps(changes, ensure_ascii=False),
+        "max_bytes": max_bytes,
+    }
+
+
+def edit_hash(payload: Any, changes: PayloadChanges | None) -> list[Any]:
+    """Return what a repeated key must be equal in, beside the rest; nothing for a payload as it was."""
+    return [] if payload is None and changes is None else [payload, changes]
+
+
+@contextmanager
+def bad_edit() -> Iterator[None]:
+    """Refuse changes that do not fit the payload, in PostgreSQL's words."""
+    try:
+        yield
+    except psycopg.errors.DataException as error:
+        if isinstance(error, psycopg.errors.SequenceGeneratorLimitExceeded):
+            raise
+        raise BadInput(first_line(error)) from None
 
 
 def read_dead_letter(**which: int) -> Plan[DeadLetter | None]:
@@ -278,13 +333,13 @@ async def enqueue_again(
     return made  # type: ignore[no-any-return]
 
 
-def _refusal(letter: DeadLetter, refusal: str, status: str, asked_by: str | None) -> Refused:
-    command = f"tenure dlq discard {letter.id} --reason TEXT --person NAME"
+def _refusal(letter_id: int, job_id: int, refusal: str, status: str, asked_by: str | None) -> Refused:
+    command = f"tenure dlq discard {letter_id} --reason TEXT --person NAME"
     why = {
-        "closed": f"dead letter {letter.id} is {status} already",
+        "closed": f"dead letter {letter_id} is {status} already",
         "asked": f"{asked_by} has already requested the discard; another person must approve",
         "unasked": f"no discard was requested yet. Next: {command}",
         "same": f"{asked_by} requested the discard; another person must approve",
     }[refusal]
     code = "DLQ_DISCARD_CONFLICT" if refusal == "closed" else "APPROVAL_REQUIRED"
-    return Refused(letter.job_id, why, code=code)
+    return Refused(job_id, why, code=code)

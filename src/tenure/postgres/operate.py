@@ -11,11 +11,12 @@ from uuid import uuid4
 from tenure.errors import BadInput, JobNotFound, Refused, StaleLease, WaitingForParents
 from tenure.jobs import validation
 from tenure.jobs.job import Failure, Job
+from tenure.jobs.operation import PayloadChanges, check_payload_edit
 from tenure.jobs.outcome import Moved, Noted, Outcome, QueueChange
 from tenure.jobs.wakeup import JOB_CHANGED
 from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.claim import ClaimVerbs
-from tenure.postgres.dead_letters import DeadLetters, EndedJob, enqueue_again
+from tenure.postgres.dead_letters import DeadLetters, EndedJob, bad_edit, edit_hash, edit_values, enqueue_again
 from tenure.postgres.engine import check_ids, only_answer
 from tenure.postgres.flow_advance import advance_after
 from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
@@ -66,7 +67,7 @@ class OperatorVerbs(ClaimVerbs):
             why = f"contract {bound.contract.name} cancels {' and '.join(modes)} only, not {mode}"
             return Refused(job_id, why, code="CANCEL_MODE")
 
-        plan = partial(_cancel, soft=mode == "soft", reason=reason, actor=actor)
+        plan = partial(cancel_plan, soft=mode == "soft", reason=reason, actor=actor)
         return await self._operate("cancel", ids, key, (mode, reason, actor), plan, check)
 
     async def cancel_waiting(self, ids: Sequence[int], *, reason: str, actor: str = "unknown") -> list[Moved | Refused]:
@@ -85,7 +86,7 @@ class OperatorVerbs(ClaimVerbs):
         """Move jobs that are not held to another queue, each with a log row."""
         _check_actor(actor, reason)
         validation.check_name("queue", queue)
-        plan = partial(_change_queue, queue=queue, reason=reason, actor=actor)
+        plan = partial(change_queue_plan, queue=queue, reason=reason, actor=actor)
         former_queues = await self._operate("change_queue", ids, key, (queue, reason, actor), plan)
         answers = [
             before if isinstance(before, Refused) else QueueChange(job_id, queue, before)
@@ -93,6 +94,17 @@ class OperatorVerbs(ClaimVerbs):
         ]
         if any(isinstance(one, QueueChange) and one.changed for one in answers):
             self._engine.wakeups.request([("", queue)])
+        return answers
+
+    async def retry_now(
+        self, ids: Sequence[int], *, actor: str, reason: str | None = None, key: str | None = None
+    ) -> list[int | Refused]:
+        """Let jobs that wait for their retry run now, each with a log row; refused where the contract forbids it."""
+        _check_actor(actor, reason)
+        plan = partial(retry_now_plan, reason=reason, actor=actor)
+        answers = await self._operate("retry_now", ids, key, (reason, actor), plan)
+        if any(isinstance(one, int) for one in answers):
+            self._engine.wakeups.request([("", "")])
         return answers
 
     async def dead_letter(
@@ -155,26 +167,36 @@ class OperatorVerbs(ClaimVerbs):
         """Make a ready job due now; its delay or retry time is dropped."""
         await self._engine.ask("make_due_now", id=validation.check_integer("id", job_id, 1, validation.MAX_ID))
 
-    async def requeue(self, job_id: int, *, actor: str, key: str | None = None) -> int:
+    async def requeue(
+        self,
+        job_id: int,
+        *,
+        actor: str,
+        key: str | None = None,
+        payload: Any = None,
+        changes: PayloadChanges | None = None,
+    ) -> int:
         """Run a finished job again as a new job that is linked to it; returns the id of the new job.
 
-        The new job is made from the dead letter of the finished one if it has one.
+        The new job is made from the dead letter of the finished one if it has one. It gets the payload as it was, or
+        `payload`, or with the values of `changes` at their paths: `[(["user", "id"], 7)]`.
         """
         _check_actor(actor)
+        check_payload_edit(payload, changes, self._max_bytes)
         validation.check_integer("id", job_id, 1, validation.MAX_ID)
         letters = DeadLetters(self._engine, self._max_bytes)
         if (letter := await letters.find(job_id)) is not None:
-            return await letters.requeue(letter.id, actor=actor, key=key)
+            return await letters.requeue(letter.id, actor=actor, key=key, payload=payload, changes=changes)
         found = await self._engine.ask("read_job_contracts", ids=[job_id])
         if not found:
             raise JobNotFound(job_id)
         ((_, contract, _, tenant, _),) = found
-        call = idempotent_call(tenant, key, "requeue", job_id, actor)
-        made = await enqueue_again(
-            self._engine, EndedJob(job_id, contract), actor, call, partial(_rerun, job_id), self._max_bytes
-        )
+        call = idempotent_call(tenant, key, "requeue", job_id, actor, *edit_hash(payload, changes))
+        rerun = partial(_rerun, job_id, edit_values(payload, changes, self._max_bytes))
+        with bad_edit():
+            made = await enqueue_again(self._engine, EndedJob(job_id, contract), actor, call, rerun, self._max_bytes)
         if isinstance(made, Refused) and made.reason_code == "HAS_LETTER":  # written after the read above
-            return await self.requeue(job_id, actor=actor, key=key)
+            return await self.requeue(job_id, actor=actor, key=key, payload=payload, changes=changes)
         return only_answer([made])
 
     async def reruns(self, job_id: int) -> tuple[int | None, int | None]:
@@ -255,7 +277,9 @@ def _run_once_and_settle(
     return (yield from settle_after(bound, outcomes))
 
 
-def _cancel(bound: BoundContract, ids: Sequence[int], *, soft: bool, reason: str | None, actor: str) -> Plan[list[Any]]:
+def cancel_plan(
+    bound: BoundContract, ids: Sequence[int], *, soft: bool, reason: str | None, actor: str
+) -> Plan[list[Any]]:
     """Cancel jobs at once; with `soft`, a job that runs or has effects gets a request for its holder instead."""
     answers: dict[int, Any] = {}
     waiting = list(dict.fromkeys(ids))
@@ -293,7 +317,7 @@ def _transition(
     return [done[job_id] for job_id in ids]
 
 
-def _change_queue(
+def change_queue_plan(
     bound: BoundContract, ids: Sequence[int], *, queue: str, reason: str | None, actor: str
 ) -> Plan[list[str | Refused]]:
     """Change the queue of each job; returns its former queue, or the refusal."""
@@ -309,6 +333,41 @@ def _change_queue(
     return answers
 
 
+def retry_now_plan(
+    bound: BoundContract, ids: Sequence[int], *, reason: str | None, actor: str
+) -> Plan[list[int | Refused]]:
+    """Make jobs due now that wait for their retry; returns the id, or the refusal, of each."""
+    contract = bound.contract
+    if not contract.early_retry:
+        why = f"contract {contract.name} lets no job run before its retry is due"
+        return [Refused(job_id, f"job {job_id}: {why}", code="EARLY_RETRY") for job_id in ids]
+    batch = Batch(bound, "retry_now", ids)
+    answers: list[Any] = [None] * len(ids)
+    for places in id_ordered_parts(ids):
+        values = {"ids": [ids[n] for n in places], "reason": reason, "actor": actor}
+        write = _write_due(values, bound)
+        rows = (yield Atomic(write)) if contract.wakeup == "pointer" else (yield from write)
+        for n, job_id, state, refusal in rows:
+            answers[places[n - 1]] = job_id
+            if refusal == "due":
+                why = f"job {job_id} is due already. Next: tenure jobs why {job_id}"
+                answers[places[n - 1]] = Refused(job_id, why, code="ALREADY_DUE")
+            elif refusal is not None:
+                why = f"job {job_id} is {state} and does not wait for a retry. Next: tenure jobs why {job_id}"
+                answers[places[n - 1]] = Refused(job_id, why, code="NOT_RETRYING")
+        yield from explain_missing(batch, places, answers)
+    return answers
+
+
+def _write_due(values: Mapping[str, Any], bound: BoundContract) -> Plan[list[Row]]:
+    """Make jobs due; where the contract wakes workers by messages, also their wake-ups."""
+    rows: list[Row] = yield statement("retry_now", {**values, "promoted": bound.claim["promoted"]})
+    due = [job_id for _, job_id, state, refusal in rows if refusal is None and state not in bound.claim["promoted"]]
+    if bound.contract.wakeup == "pointer" and due:
+        yield statement("insert_wakeups", {"ids": due})
+    return rows
+
+
 def _write_queue(values: Mapping[str, Any], *, wakes: bool) -> Plan[list[Row]]:
     """Write the new queue of jobs; with `wakes`, also their wake-ups in it."""
     rows: list[Row] = yield statement("change_queue", values)
@@ -318,9 +377,9 @@ def _write_queue(values: Mapping[str, Any], *, wakes: bool) -> Plan[list[Row]]:
     return rows
 
 
-def _rerun(job_id: int, values: dict[str, Any]) -> Plan[int | Refused]:
+def _rerun(job_id: int, edit: dict[str, Any], values: dict[str, Any]) -> Plan[int | Refused]:
     """Insert the new job of a finished one; returns its id, or why the job cannot be run again."""
-    for made, _ in (yield statement("rerun_job", {**values, "ids": [job_id]})):
+    for made, _ in (yield statement("rerun_job", {**values, **edit, "ids": [job_id]})):
         return int(made)
     if (yield statement("find_live_ids", {"ids": [job_id]})):
         return Refused(

@@ -36,6 +36,7 @@ from tenure.postgres.job_types import JobTypes
 from tenure.postgres.letter_groups import LetterGroups
 from tenure.postgres.live_workers import Workers
 from tenure.postgres.operate import OperatorVerbs
+from tenure.postgres.operations import Operations
 from tenure.postgres.outbox import Outbox
 from tenure.postgres.queues import Queues
 from tenure.postgres.read import JobReads
@@ -54,6 +55,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         super().__init__(engine, max_bytes)
         self.letters = DeadLetters(engine, max_bytes)
         self.groups = LetterGroups(engine)
+        self.operations = Operations(engine, max_bytes)
         self.keys = ApiKeys(engine)
         self.types = JobTypes(engine)
         self.queues = Queues(engine)

@@ -50,6 +50,7 @@ from tenure.upkeep.rounds import (
     fire_due,
     fold_counts,
     group_letters,
+    operate,
     report_moves,
     route_events,
 )
@@ -250,6 +251,8 @@ class Upkeep:
             self._group.create_task(self._run_alone("advance flows", partial(advance_flows, self._store)))
         if pending.events_wait and self._begin("route events"):
             self._group.create_task(self._run_alone("route events", partial(route_events, self._store)))
+        if pending.operations_wait and self._begin("operate"):
+            self._group.create_task(self._run_alone("operate", partial(operate, self._store)))
         if pending.letters_changed and self._begin("group letters"):
             self._group.create_task(self._run_alone("group letters", partial(group_letters, self._store)))
         if pending.counts_wait and self._begin("fold counts"):

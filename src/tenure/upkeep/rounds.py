@@ -16,6 +16,8 @@ _log = logging.getLogger("tenure.upkeep")
 _DAY_S = 86_400.0
 #: A queue that no publisher has in its settings is forgotten after this many seconds.
 UNPUBLISH_AFTER_S = _DAY_S
+#: Operations that ended are kept for this many seconds.
+OPERATIONS_S = 30 * _DAY_S
 #: Seconds for which claims skip a job that could not be logged.
 RELEASE_AFTER_S = 300.0
 
@@ -59,6 +61,7 @@ async def _reports(store: Store, keep: KeepTimes) -> AsyncIterator[Report]:
     yield await _report("advance flows", None, advance_flows(store))
     yield await _report("route events", None, route_events(store))
     yield await _report("finish rollbacks", None, finish_rollbacks(store))
+    yield await _report("operate", None, operate(store))
     yield await _report("group letters", None, group_letters(store))
     yield await _report("cancel expired", None, store.cancel_expired())
     yield await _report("fold counts", None, fold_counts(store))
@@ -81,6 +84,7 @@ def deletions(store: Store, keep: KeepTimes) -> dict[str, Callable[[], Awaitable
         "forget claims": partial(history.forget_claims, keep.claim_keys_s),
         "forget wake-ups": partial(store.outbox.forget, keep.wakeups_s),
         "unpublish": partial(_unpublish, store),
+        "forget operations": partial(store.operations.forget, OPERATIONS_S),
         "forget fires": partial(history.forget_fires, keep.schedule_fires_s),
         "retire generations": store.datasets.retire_generations,
         "forget rows": store.datasets.forget_rows,
@@ -143,6 +147,12 @@ async def fold_counts(store: Store) -> Report:
     """Fold the counts of moves. How many rows these were says nothing, so the report does not."""
     await store.counts.fold()
     return Report("fold counts", 0)
+
+
+async def operate(store: Store) -> Report:
+    """Run batches of operations on many jobs or dead letters."""
+    done = await store.operations.work()
+    return Report("operate", done.items, None, "; ".join(done.troubles) or None)
 
 
 async def finish_rollbacks(store: Store) -> Report:

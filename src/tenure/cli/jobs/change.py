@@ -1,4 +1,4 @@
-"""`tenure jobs cancel`, `transition`, `requeue` and `move`: an operator changes jobs."""
+"""`tenure jobs cancel`, `transition`, `requeue`, `move` and `retry-now`: an operator changes jobs, one or many."""
 
 from __future__ import annotations
 
@@ -8,10 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.command import Output, Store, call_store, command, requeued
-from tenure.cli.options import Actor, DatabaseUrl, JobId, Json, OnlyContract, OnlyTenant, OnlyType, Reason, id_parser
+from tenure.cli.bulk import (
+    Detach,
+    DryRun,
+    Edit,
+    PayloadOption,
+    Rate,
+    SetOption,
+    Targets,
+    Yes,
+    each,
+    each_requeued,
+    edit_payload,
+    ids_of,
+    one_of,
+    operate,
+    payload_edit,
+)
+from tenure.cli.command import Output, Store, call_store, command
+from tenure.cli.options import Actor, DatabaseUrl, JobId, Json, OnlyContract, OnlyTenant, OnlyType, Reason
 from tenure.cli.output import dump_json, note, refusal_fields
-from tenure.errors import BadInput, Refused
+from tenure.errors import BadInput, JobNotFound, Refused
 from tenure.jobs.job import Job
 from tenure.jobs.outcome import Moved, Noted
 
@@ -33,31 +50,59 @@ _Mode = Annotated[Mode, typer.Option("--mode", help="soft asks the holder to sto
 
 
 @command
-async def cancel(
-    store: Store,
-    job_ids: Annotated[list[int], typer.Argument(metavar="ID...", help="The jobs' ids.", parser=id_parser("id"))],
+def cancel(
+    targets: Targets,
     actor: Actor,
     mode: _Mode = Mode.soft,
     reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    rate: Rate = None,
+    detach: Detach = False,
+    database_url: DatabaseUrl = None,
     in_json: Json = False,
-) -> None:
-    """Cancel jobs and print the outcome of each; exits 1 when one is refused."""
-    results: list[dict[str, Any]] = []
-    try:
-        for job_id in dict.fromkeys(job_ids):
-            try:
-                result = _fields(await store.cancel(job_id, mode=mode.value, reason=reason, actor=actor))
-            except (Refused, BadInput) as error:  # concerns this job alone: its contract does not allow this cancel
-                refused = refusal_fields(job_id, error)
-                result = {"id": refused.pop("id"), "refused": refused}
-            results.append(result)
-            if not in_json:
-                _print(result)
-    finally:  # when the connection is lost half-way, print the results so far
-        if in_json:
-            print(dump_json(results))
-    if any("refused" in result for result in results):
-        raise typer.Exit(1)
+) -> Output | None:
+    """Cancel jobs: these, or after a preview all that a search finds; exits 1 when one is refused."""
+    if (ids := ids_of(targets)) is None:
+        return operate(
+            database_url, "jobs", "cancel", targets, actor=actor, dry_run=dry_run, yes=yes, rate=rate, detach=detach,
+            mode=mode.value, reason=reason,
+        )  # fmt: skip
+
+    async def call(store: Store, job_id: int) -> dict[str, Any]:
+        return _fields(await store.cancel(job_id, mode=mode.value, reason=reason, actor=actor))
+
+    each(database_url, ids, call, _text, in_json)
+    return None
+
+
+@command
+def retry_now(
+    targets: Targets,
+    actor: Actor,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    rate: Rate = None,
+    detach: Detach = False,
+    database_url: DatabaseUrl = None,
+    in_json: Json = False,
+) -> Output | None:
+    """Let jobs that wait for their retry run now; refused where their contract forbids it."""
+    if (ids := ids_of(targets)) is None:
+        return operate(
+            database_url, "jobs", "retry_now", targets, actor=actor, dry_run=dry_run, yes=yes, rate=rate, detach=detach,
+            reason=reason,
+        )  # fmt: skip
+
+    async def call(store: Store, job_id: int) -> dict[str, Any]:
+        (answer,) = await store.retry_now([job_id], actor=actor, reason=reason)
+        if isinstance(answer, Refused):
+            raise answer
+        return {"id": str(job_id), "due": True}
+
+    each(database_url, ids, call, lambda result: f"job {result['id']} is due now", in_json)
+    return None
 
 
 def _fields(outcome: Moved | Noted) -> dict[str, Any]:
@@ -68,13 +113,10 @@ def _fields(outcome: Moved | Noted) -> dict[str, Any]:
     return {"id": str(outcome.job_id), "cancelled": False, **lease}
 
 
-def _print(result: dict[str, Any]) -> None:
-    if refused := result.get("refused"):
-        note(f"{refused['code']}: {refused['message']}")
-    elif result["cancelled"]:
-        print(f"job {result['id']}: {result['from_state']} → {result['state']}")
-    else:
-        print(f"job {result['id']}: its holder is asked to stop. Next: tenure jobs why {result['id']}")
+def _text(result: dict[str, Any]) -> str:
+    if result["cancelled"]:
+        return f"job {result['id']}: {result['from_state']} → {result['state']}"
+    return f"job {result['id']}: its holder is asked to stop. Next: tenure jobs why {result['id']}"
 
 
 @command
@@ -91,30 +133,71 @@ async def transition(
 
 
 @command
-async def requeue(store: Store, job_id: JobId, actor: Actor) -> Output:
-    """Run a finished job again, as a new job that points back to it."""
-    return requeued("job", job_id, await store.requeue(job_id, actor=actor))
+def requeue(
+    targets: Targets,
+    actor: Actor,
+    payload: PayloadOption = None,
+    set_: SetOption = None,
+    edit: Edit = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    rate: Rate = None,
+    detach: Detach = False,
+    database_url: DatabaseUrl = None,
+    in_json: Json = False,
+) -> Output | None:
+    """Run finished jobs again, as new jobs that point back to them; with another payload if you like."""
+    options = payload_edit(payload, set_)
+    if (ids := ids_of(targets)) is None:
+        return operate(
+            database_url, "jobs", "requeue", targets, actor=actor, dry_run=dry_run, yes=yes, rate=rate, detach=detach,
+            **options,
+        )  # fmt: skip
+    if edit:
+        found = call_store(database_url, lambda store: store.jobs(one_of(ids)))
+        if not found:
+            raise JobNotFound(ids[0])
+        options["payload"] = edit_payload(found[0].payload)
+
+    async def call(store: Store, job_id: int) -> dict[str, Any]:
+        new = await store.requeue(job_id, actor=actor, **options)
+        return {"id": str(job_id), "requeued_as": str(new)}
+
+    each_requeued("job", database_url, ids, call, in_json)
+    return None
 
 
 @command
 def move(
     queue: Annotated[str, typer.Option("--queue", help="The queue to put them into.")],
     actor: Actor,
-    job_ids: Annotated[
-        list[int] | None,
-        typer.Argument(metavar="[ID]...", help="The jobs' ids; none with a filter.", parser=id_parser("id")),
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID...|QUERY]", help="Ids, or a search; none with a filter."),
     ] = None,
     from_: Annotated[str | None, typer.Option("--from", help="Only jobs of this queue.")] = None,
     type_: OnlyType = None,
     contract: OnlyContract = None,
     tenant: OnlyTenant = None,
     reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    rate: Rate = None,
+    detach: Detach = False,
     database_url: DatabaseUrl = None,
     in_json: Json = False,
-) -> None:
+) -> Output | None:
     """Put jobs without a holder into another queue; exits 1 when a job named by its id is refused."""
+    job_ids = ids_of(targets or ())
+    if job_ids is None:
+        if from_ or type_ or contract or tenant:
+            raise BadInput("a search and a filter both choose jobs. Next: put all into the search")
+        return operate(
+            database_url, "jobs", "move", targets or (), actor=actor, dry_run=dry_run, yes=yes, rate=rate,
+            detach=detach, queue=queue, reason=reason,
+        )  # fmt: skip
     filters = {"queue": from_, "type": type_, "contract": contract, "tenant_id": tenant}
-    ids = list(dict.fromkeys(job_ids or ()))
+    ids = job_ids
     if bool(ids) == any(filters.values()):
         raise BadInput("name jobs by their ids, or choose them by --from, --type, --contract, --tenant; not both")
     moved = 0
@@ -145,6 +228,7 @@ def move(
         note(f"notice: {sentence}")
     if ids and refused:
         raise typer.Exit(1)
+    return None
 
 
 async def _pages_to_move(

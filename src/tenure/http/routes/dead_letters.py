@@ -211,7 +211,9 @@ async def requeue_letter(request: ApiRequest, body: Requeue) -> dict[str, Any]:
     """Run a dead letter's job again, once, as a new job that points back to it."""
     key = request.idempotency_key(body.idempotency_key)
     letter = await _find(request)
-    job_id = await request.calls.store.letters.requeue(letter.id, actor=request.caller.actor, key=key)
+    job_id = await request.calls.store.letters.requeue(
+        letter.id, actor=request.caller.actor, key=key, payload=body.payload, changes=body.changes
+    )
     return {"dlq_id": str(letter.id), "job_id": str(job_id), "status": "queued"}
 
 
@@ -219,7 +221,7 @@ async def discard_letter(request: ApiRequest, body: Discard) -> dict[str, Any]:
     """Ask to discard a dead letter. It is discarded at once if its contract needs no second person."""
     key, letter = request.idempotency_key(body.idempotency_key), await _find(request)
     discarded = await request.calls.store.letters.request_discard(
-        letter.id, person=_person(request, body.person), reason=body.reason, key=key
+        letter.id, person=decider(request, body.person), reason=body.reason, key=key
     )
     return response.dead_letter(discarded)
 
@@ -228,7 +230,7 @@ async def approve_letter(request: ApiRequest, body: Approve) -> dict[str, Any]:
     """Approve the discard of a dead letter, by another person than the one who asked."""
     key, letter = request.idempotency_key(body.idempotency_key), await _find(request)
     approved = await request.calls.store.letters.approve_discard(
-        letter.id, person=_person(request, body.person), key=key
+        letter.id, person=decider(request, body.person), key=key
     )
     return response.dead_letter(approved)
 
@@ -244,7 +246,7 @@ async def _find(request: ApiRequest) -> DeadLetter:
     return letter
 
 
-def _person(request: ApiRequest, named: str | None) -> str:
+def decider(request: ApiRequest, named: str | None) -> str:
     """The person who decides: the key's person. Only while no key exists may the caller name one."""
     who = request.caller
     if who.person is None and not who.may_name_person:

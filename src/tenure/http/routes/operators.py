@@ -76,6 +76,20 @@ class QueueOfJob(BaseModel):
     changed: bool = described("Whether the call changed it.", examples=[True])
 
 
+class RetryNow(RequestBody):
+    """An operator lets a job that waits for its retry run now."""
+
+    reason: fields.ReasonForLog = None
+    idempotency_key: fields.IdempotencyKey = None
+
+
+class JobDue(BaseModel):
+    """A job that is due."""
+
+    id: fields.JobId
+    due: Literal[True] = described("It may be claimed.")
+
+
 class DeadLetter(RequestBody):
     """An operator sets a job aside."""
 
@@ -92,6 +106,10 @@ class DeadLetter(RequestBody):
 class Requeue(RequestBody):
     """An operator runs a finished job, or a dead letter's job, again."""
 
+    payload: Any = optional("The payload of the new job; default as it was.", examples=[{"to": "a@b.c"}])
+    changes: list[tuple[list[StrictStr], Any]] | None = optional(
+        "Other values in the payload, each with its path.", examples=[[[["user", "id"], 7]]]
+    )
     idempotency_key: fields.IdempotencyKey = None
 
 
@@ -220,6 +238,16 @@ async def move_job_to_queue(request: ApiRequest, body: MoveToQueue) -> dict[str,
         return {"id": str(job_id), "queue": change.queue, "before": change.before, "changed": change.changed}
 
     return dict(await _operate(request, move, body))
+
+
+async def retry_job_now(request: ApiRequest, body: RetryNow) -> dict[str, Any]:
+    """Let a job that waits for its retry run now; refused where its contract forbids it."""
+
+    async def retry(job_id: int, **options: Any) -> dict[str, Any]:
+        job = only_answer(await request.calls.store.retry_now([job_id], **options))
+        return {"id": str(job), "due": True}
+
+    return dict(await _operate(request, retry, body))
 
 
 async def dead_letter_job(request: ApiRequest, body: DeadLetter) -> dict[str, Any]:

@@ -1,0 +1,243 @@
+"""Commands on many jobs or dead letters: several ids at once, or all that a search finds, with preview and progress."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenure.cli.command import Output, Store, call_store, requeued
+from tenure.cli.options import parse_id
+from tenure.cli.output import dump_json, note, progress, refusal_fields, table
+from tenure.errors import BadInput, Refused
+from tenure.jobs.formats import describe_failure, format_duration
+from tenure.jobs.operation import parse_change
+
+if TYPE_CHECKING:
+    from tenure.jobs.operation import Operation
+
+#: Seconds between two looks at an operation on which other processes work.
+_WAIT_S = 0.2
+_EXAMPLES = 10
+
+Targets = Annotated[
+    list[str], typer.Argument(metavar="ID...|QUERY", help="Ids, or a search like 'type:mail.send error:timeout'.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With a search: store and show the preview, change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="With a search: start without asking.")]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="N", help="With a search: at most N each second.")]
+Detach = Annotated[bool, typer.Option("--detach", help="With a search: start, and let upkeep do it.")]
+PayloadOption = Annotated[str | None, typer.Option("--payload", metavar="JSON", help="Run with this payload instead.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Another value there: user.id=7. Repeatable.")
+]
+Edit = Annotated[bool, typer.Option("--edit", help="Change the payload in $EDITOR; one id only.")]
+
+
+def ids_of(targets: Sequence[str], name: str = "id") -> list[int] | None:
+    """The ids that were given; None when it is a search. Refuses an id that cannot be."""
+    if any(":" in target or not target.strip() for target in targets):
+        return None
+    return list(dict.fromkeys(parse_id(name, target) for target in targets))
+
+
+def payload_edit(payload: str | None, changes: Sequence[str] | None) -> dict[str, Any]:
+    """The payload or the changes that were given; refuses both, and what is no JSON."""
+    found: Any = None
+    if payload is not None:
+        try:
+            found = json.loads(payload)
+        except ValueError as error:
+            raise BadInput(f"--payload is not JSON: {error}") from None
+        if changes:
+            raise BadInput("--payload and --set both change the payload. Next: give one of them")
+    return {"payload": found, "changes": [parse_change(text) for text in changes] if changes else None}
+
+
+def edit_payload(payload: Any) -> Any:
+    """The payload as a person has changed it in $EDITOR; refuses an editor that is left without saving."""
+    import click
+
+    text = json.dumps(payload, indent=2, ensure_ascii=False) + "\n"
+    edited = click.edit(text, extension=".json")
+    if edited is None:
+        raise BadInput("the payload was not saved; nothing is done")
+    try:
+        return json.loads(edited)
+    except ValueError as error:
+        raise BadInput(f"the payload is not JSON: {error}; nothing is done") from None
+
+
+def each(
+    url: str | None,
+    ids: Sequence[int],
+    call: Callable[[Store, int], Awaitable[dict[str, Any]]],
+    text: Callable[[dict[str, Any]], str],
+    in_json: bool,
+) -> None:
+    """Call something for each id and print the outcome of each; exits 1 when one is refused."""
+    results: list[dict[str, Any]] = []
+
+    async def run(store: Store) -> None:
+        for one in ids:
+            try:
+                result = await call(store, one)
+            except (Refused, BadInput) as error:  # concerns this one alone
+                refused = refusal_fields(one, error)
+                result = {"id": refused.pop("id"), "refused": refused}
+            results.append(result)
+            if in_json:
+                continue
+            if refusal := result.get("refused"):
+                note(f"{refusal['code']}: {refusal['message']}")
+            else:
+                print(text(result))
+
+    try:
+        call_store(url, run)
+    finally:  # when the connection is lost half-way, print the results so far
+        if in_json:
+            print(dump_json(results))
+    if any("refused" in result for result in results):
+        raise typer.Exit(1)
+
+
+def each_requeued(
+    kind: str,
+    url: str | None,
+    ids: Sequence[int],
+    call: Callable[[Store, int], Awaitable[dict[str, Any]]],
+    in_json: bool,
+) -> None:
+    """Run several jobs or dead letters again; one alone is answered as before, and its refusal raised."""
+    if len(ids) == 1:
+        data = call_store(url, lambda store: call(store, ids[0]))
+        requeued(kind, ids[0], int(data["requeued_as"])).print(in_json)
+        return
+    each(url, ids, call, lambda result: f"{kind} {result['id']} runs again as job {result['requeued_as']}", in_json)
+
+
+def one_of(ids: list[int]) -> list[int]:
+    """The only id; an editor has room for one payload."""
+    if len(ids) != 1:
+        raise BadInput("--edit changes the payload of one; for many give --payload or --set")
+    return ids
+
+
+def operate(
+    url: str | None,
+    kind: str,
+    verb: str,
+    targets: Sequence[str],
+    *,
+    actor: str,
+    dry_run: bool,
+    yes: bool,
+    rate: float | None,
+    detach: bool,
+    **options: Any,
+) -> Output:
+    """Preview what is done to all that a search finds; after a yes, do it with a progress line."""
+    query = " ".join(targets)
+
+    async def run(store: Store) -> Output:
+        operation = await store.operations.preview(kind, verb, query, actor=actor, per_second=rate, **options)
+        while not operation.collected:
+            progress(f"preview: {operation.total:,} found")
+            operation = await store.operations.collect(operation.id)
+        progress()
+        examples = [item.item_id for item in await store.operations.items(operation.id, limit=_EXAMPLES)]
+        shown = await _examples(store, kind, examples)
+        start = f"tenure operations run {operation.id}"
+        data = {**operation.fields(), "examples": [str(one) for one in examples]}
+        lines = [*_preview_lines(operation, shown)]
+        if not operation.total:
+            return Output(data, notes=[f"{_named(operation)}: nothing matches"])
+        if dry_run or not (yes or detach or _is_asked(operation, lines)):
+            return Output(data, lines, [f"nothing is changed. Next: {start}"])
+        operation = await store.operations.start(operation.id, actor=actor)
+        if detach:
+            return Output(operation.fields(), [f"{_named(operation)} runs in upkeep"], [_abort(operation)])
+        return await finish(store, operation)
+
+    return call_store(url, run)
+
+
+async def finish(store: Store, operation: Operation) -> Output:
+    """Work on an operation beside upkeep until it ends, with a progress line."""
+    begun, before = time.monotonic(), operation.left
+    try:
+        while operation.state == "running":
+            worked = await store.operations.work(operation.id, batches=1)
+            operation = await store.operations.show(operation.id)
+            progress(_progress_line(operation, before - operation.left, time.monotonic() - begun))
+            if not worked.items and operation.state == "running":
+                await asyncio.sleep(_WAIT_S)
+    except asyncio.CancelledError:
+        progress()
+        note(f"{_named(operation)} goes on in upkeep. {_abort(operation)}")
+        raise
+    progress()
+    return Output(operation.fields(), [describe(operation)], failed=operation.state != "done")
+
+
+def describe(operation: Operation) -> str:
+    """How far an operation is, in one line."""
+    skipped = ", ".join(f"{code} {count:,}" for code, count in sorted(operation.skipped.items()))
+    skips = f", {sum(operation.skipped.values()):,} skipped ({skipped})" if skipped else ""
+    left = f", {operation.left:,} left" if operation.left else ""
+    return f"{_named(operation)} is {operation.state}: {operation.done:,} of {operation.total:,} done{skips}{left}"
+
+
+def _named(operation: Operation) -> str:
+    return f"operation {operation.id} ({operation.verb.replace('_', '-')} {operation.kind.replace('_', ' ')})"
+
+
+def _abort(operation: Operation) -> str:
+    return f"Next: tenure operations show {operation.id}, or tenure operations abort {operation.id}"
+
+
+def _is_asked(operation: Operation, lines: list[str]) -> bool:
+    """Ask on a terminal; without one nobody is asked, and nothing starts."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    note("\n".join(lines))
+    lines.clear()
+    return typer.confirm(f"{operation.verb.replace('_', '-')} these {operation.total:,}?", err=True)
+
+
+def _progress_line(operation: Operation, did: int, seconds: float) -> str:
+    handled = operation.total - operation.left
+    speed = did / seconds if seconds > 0 else 0.0
+    remaining = f", {format_duration(operation.left / speed * 1_000)} left" if speed and operation.left else ""
+    share = 100 * handled // operation.total if operation.total else 100
+    return (
+        f"{operation.verb.replace('_', '-')}: {handled:,} of {operation.total:,} ({share}%), {speed:,.0f}/s{remaining}"
+    )
+
+
+def _preview_lines(operation: Operation, examples: Sequence[Sequence[Any]]) -> Iterator[str]:
+    yield f"{_named(operation)}: {operation.total:,} match {operation.query or 'everything'}"
+    if examples:
+        yield from table(("id", "state", "type", "queue", "tenant", "contract", "last error"), examples)
+    if operation.total > len(examples):
+        yield f"and {operation.total - len(examples):,} more"
+
+
+async def _examples(store: Store, kind: str, ids: Sequence[int]) -> list[tuple[Any, ...]]:
+    if kind == "jobs":
+        return [
+            (job.id, job.state, job.type, job.queue, job.tenant_id, job.contract,
+             describe_failure(job.last_error) if job.last_error else None)
+            for job in await store.jobs(ids)
+        ]  # fmt: skip
+    letters = [await store.letters.show(one) for one in ids]
+    return [
+        (one.id, one.status, one.type, None, one.tenant_id, one.contract, describe_failure(one.last_error))
+        for one in letters
+    ]

@@ -1,0 +1,224 @@
+"""Operations on many jobs or dead letters: preview, start, abort and resume.
+
+    preview ─▶ collect (page by page) ─▶ start ─▶ batches (`operation_batches.py`) ─▶ done
+                                                   ◀── abort, resume
+
+The preview stores the ids that the search found and how each item was. Only these items are worked on, and one that is
+no longer as it was is skipped. Upkeep runs the batches; so may whoever started the operation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from tenure.errors import BadInput, Refused
+from tenure.jobs import validation
+from tenure.jobs.operation import Operation, OperationItem, check_operation, check_speed
+from tenure.jobs.search import LetterSearch, Search, filters_of, parse, parse_letters
+from tenure.postgres.dead_letters import DeadLetter, DeadLetters
+from tenure.postgres.engine import EngineUser
+from tenure.postgres.operation_batches import run_batch
+from tenure.postgres.search import JobSearch, JobSummary
+
+#: Items that one page of a preview adds, and the most that an operation has.
+_PAGE: Final = 1_000
+MAX_ITEMS: Final = 1_000_000
+#: Pages that one call of `collect` reads.
+_PAGES: Final = 50
+#: Items of one transaction.
+BATCH: Final = 500
+
+#: Verb → whether a job can be changed by it at all; the others are no matches.
+_JOBS: Final[dict[str, Callable[[JobSummary], bool]]] = {
+    "cancel": lambda job: job.role not in ("done", "settling"),
+    "requeue": lambda job: job.role == "done",
+    "move": lambda job: job.role in ("ready", "waiting"),
+    "retry_now": lambda job: job.role in ("ready", "waiting") and job.claims > 0 and job.due_at is not None,
+}
+_LETTERS: Final[dict[str, Callable[[DeadLetter], bool]]] = {
+    "requeue": lambda letter: letter.status == "open",
+    "discard": lambda letter: letter.status == "open" and letter.discard_asked_by is None,
+    "approve": lambda letter: letter.status == "open" and letter.discard_asked_by is not None,
+}
+
+
+class WorkedOn(NamedTuple):
+    """What a call of `work` did: how many items, and whether items were left because others have locked them."""
+
+    items: int
+    troubles: Sequence[str]
+
+
+class Operations(EngineUser):
+    """Operations on many jobs or dead letters; `store.operations`."""
+
+    async def preview(
+        self,
+        kind: str,
+        verb: str,
+        query: str,
+        *,
+        actor: str,
+        tenant_id: str | None = None,
+        per_second: float | None = None,
+        **options: Any,
+    ) -> Operation:
+        """Store what is to be done to all that a search finds, and collect its first items; changes no job.
+
+        With `tenant_id` only those of that tenant. A search of many rows is `collected` by further calls of `collect`.
+        """
+        validation.check_name("actor", actor)
+        values = check_operation(kind, verb, options, self._max_bytes)
+        search = _parse(kind, query)
+        if tenant_id is not None and search.tenant_id not in (None, tenant_id):
+            raise BadInput(f"the search is about tenant {search.tenant_id!r}, and the caller is bound to {tenant_id!r}")
+        search = replace(search, tenant_id=tenant_id or search.tenant_id)
+        ((made,),) = await self._engine.ask(
+            "insert_operation", of_letters=kind == "dead_letters", verb=verb, query=str(search), actor=actor,
+            options=json.dumps(values), tenant=tenant_id, per_second=check_speed(per_second),
+        )  # fmt: skip
+        return await self.collect(made)
+
+    async def collect(self, operation_id: int) -> Operation:
+        """Go on with a preview whose search has not seen all, for a bounded number of rows; returns how far it is."""
+        operation = await self.show(operation_id)
+        for _ in range(_PAGES):
+            if operation.state != "preview" or operation.collected:
+                return operation
+            await self._collect_page(operation)
+            operation = await self.show(operation_id)
+            if operation.total > MAX_ITEMS:
+                raise BadInput(f"the search finds more than {MAX_ITEMS:,} items. Next: narrow it, for example by age")
+        return operation
+
+    async def show(self, operation_id: int, *, tenant_id: str | None = None) -> Operation:
+        """Return an operation as it is now; refuses an unknown id, or with `tenant_id` one of another tenant."""
+        validation.check_integer("operation", operation_id, 1, validation.MAX_ID)
+        for operation in await self._read(operation_id, tenant_id, 1, validation.MAX_ID):
+            return operation
+        raise Refused(None, f"there is no operation {operation_id}. Next: tenure operations list", code=_UNKNOWN)
+
+    async def list(
+        self, *, tenant_id: str | None = None, limit: int = 50, after: int | None = None
+    ) -> Sequence[Operation]:
+        """Return operations, newest first; `after` is the id of the last one of the page before."""
+        validation.check_integer("limit", limit, 1, 1_000)
+        begin = validation.MAX_ID if after is None else validation.check_integer("after", after, 1, validation.MAX_ID)
+        return await self._read(None, tenant_id, limit, begin)
+
+    async def items(
+        self, operation_id: int, *, state: str | None = None, limit: int = 100, after: int = 0
+    ) -> Sequence[OperationItem]:
+        """Return items of an operation by their ids, behind the id `after`."""
+        if state not in (None, "waiting", "done", "skipped"):
+            raise BadInput(f"an item is waiting, done or skipped, not {state!r}")
+        rows = await self._engine.ask(
+            "list_operation_items", id=validation.check_integer("operation", operation_id, 1, validation.MAX_ID),
+            after=after, state=state, limit=validation.check_integer("limit", limit, 1, 1_000),
+        )  # fmt: skip
+        return [OperationItem._make(row) for row in rows]
+
+    async def start(self, operation_id: int, *, actor: str, per_second: float | None = None) -> Operation:
+        """Let a preview run, in the name of this person; refuses one that is not complete, or was started."""
+        return await self._set_running(operation_id, "preview", actor, per_second)
+
+    async def resume(self, operation_id: int, *, actor: str, per_second: float | None = None) -> Operation:
+        """Let an aborted operation run on, in the name of this person."""
+        return await self._set_running(operation_id, "aborted", actor, per_second)
+
+    async def abort(self, operation_id: int, *, actor: str) -> Operation:
+        """Stop an operation. When this returns, no item is worked on any more; those that are done stay so."""
+        validation.check_name("actor", actor)
+        operation = await self.show(operation_id)
+        if not await self._engine.ask("abort_operation", id=operation_id, actor=actor):
+            raise Refused(None, f"operation {operation_id} is {operation.state}, and does not run", code=_CONFLICT)
+        await self._engine.ask("await_operation_batches", id=operation_id)
+        return await self.show(operation_id)
+
+    async def work(self, operation_id: int | None = None, *, batches: int = 20, size: int = BATCH) -> WorkedOn:
+        """Work on operations that run, all or this one, at most so many batches of each. Any process may."""
+        await self._engine.run(self._engine.registry.load)
+        found = (
+            [operation_id] if operation_id else [one for (one,) in await self._engine.ask("find_running_operations")]
+        )
+        items, troubles = 0, list[str]()
+        for one in found:
+            after = 0
+            for _ in range(batches):
+                batch = await run_batch(self._engine, one, after, size, self._max_bytes)
+                items += batch.items
+                troubles += batch.troubles
+                if batch.last is None:
+                    break
+                after = batch.last
+        return WorkedOn(items, troubles)
+
+    async def forget(self, keep_s: float) -> int:
+        """Delete operations that ended longer ago than this, and previews of yesterday; returns how many rows."""
+        ((count,),) = await self._engine.ask("delete_old_operations", keep_sec=keep_s, limit=10_000)
+        return int(count)
+
+    async def _read(self, operation_id: int | None, tenant: str | None, limit: int, after: int) -> Sequence[Operation]:
+        rows = await self._engine.ask("read_operations", id=operation_id, tenant=tenant, limit=limit, after=after)
+        return [Operation._make(row) for row in rows]
+
+    async def _set_running(self, operation_id: int, before: str, actor: str, per_second: float | None) -> Operation:
+        validation.check_name("actor", actor)
+        speed = check_speed(per_second)
+        operation = await self.show(operation_id)
+        values = {"id": operation_id, "from": before, "actor": actor, "per_second": speed}
+        if not await self._engine.ask("start_operation", **values):
+            if operation.state == "preview":
+                why = "its preview is not complete. Next: collect the rest"
+            else:
+                why = f"it is {operation.state}" + (", and was started before" if before == "preview" else "")
+            raise Refused(None, f"operation {operation_id} cannot be started: {why}", code=_CONFLICT)
+        return await self.show(operation_id)
+
+    async def _collect_page(self, operation: Operation) -> None:
+        search = _parse(operation.kind, operation.query)
+        if isinstance(search, LetterSearch):
+            ids, seen, cursor = await self._find_letters(search, operation)
+        else:
+            ids, seen, cursor = await self._find_jobs(search, operation)
+        await self._engine.ask("add_operation_items", id=operation.id, ids=ids, seen=seen, cursor=cursor)
+
+    async def _find_jobs(self, search: Search, operation: Operation) -> tuple[Sequence[int], Sequence[str], str | None]:
+        jobs = JobSearch(self._engine, self._max_bytes)
+        after = operation.cursor
+        if after is None and operation.verb == "requeue":
+            after = _FINISHED  # live jobs are no matches
+        page = await jobs.find(**filters_of(search), limit=_PAGE, after=after)
+        fits = [job for job in page.jobs if _JOBS[operation.verb](job)]
+        cursor = page.next
+        if operation.verb != "requeue" and cursor is not None and cursor.startswith("finished"):
+            cursor = None
+        if operation.verb == "move":
+            fits = [job for job in fits if job.queue != operation.options["queue"]]
+        return [job.id for job in fits], [f"{job.state}:{job.claims}:{job.queue}" for job in fits], cursor
+
+    async def _find_letters(
+        self, search: LetterSearch, operation: Operation
+    ) -> tuple[Sequence[int], Sequence[str], str | None]:
+        if search.status not in (None, "open"):
+            raise BadInput(f"only open dead letters can be changed, and the search has status:{search.status}")
+        letters = DeadLetters(self._engine, self._max_bytes)
+        after = None if operation.cursor is None else int(operation.cursor)
+        filters = filters_of(replace(search, status="open"))
+        page = await letters.search(**filters, limit=_PAGE, after=after, documents=False)
+        fits = [letter for letter in page.letters if _LETTERS[operation.verb](letter)]
+        seen = [":".join(filter(None, (letter.status, letter.discard_asked_by))) for letter in fits]
+        return [letter.id for letter in fits], seen, None if page.next is None else str(page.next)
+
+
+#: The cursor of the first finished job.
+_FINISHED: Final = f"finished-{validation.MAX_ID}"
+_UNKNOWN: Final = "OPERATION_NOT_FOUND"
+_CONFLICT: Final = "OPERATION_CONFLICT"
+
+
+def _parse(kind: str, query: str) -> Search | LetterSearch:
+    return parse_letters(query) if kind == "dead_letters" else parse(query)

@@ -1,0 +1,105 @@
+"""Commands on many jobs: several ids, or a search with preview; without a terminal nothing starts by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tenure.jobs.job import NewJob
+from tenure.postgres.store import Store
+from tests.cli.conftest import Asking
+from tests.harness import Harness
+from tests.postgres.test_letter_groups import broken, fail
+from tests.postgres.test_operations import jobs, retrying
+
+
+async def test_a_search_is_previewed_stored_and_run(store: Store, ask: Asking, db: Harness) -> None:
+    ids = await jobs(store, 12)
+    preview = ask.run("jobs", "cancel", "type:t", "queue:default", "--reason", "oops", "--dry-run")
+    lines = preview.stdout.splitlines()
+    assert lines[0] == "operation 1 (cancel jobs): 12 match type:t queue:default"
+    assert [line.split()[0] for line in lines[1:12]] == ["id", *map(str, ids[:10])]
+    assert lines[12:] == ["and 2 more"]
+    assert preview.stderr == "nothing is changed. Next: tenure operations run 1\n"
+    assert db.value("select count(*) from tenure.job") == 12
+    asked = ask.run("jobs", "cancel", "type:t")
+    assert asked.stderr == "nothing is changed. Next: tenure operations run 2\n", (
+        "nobody can say yes without a terminal"
+    )
+    await store.cancel(ids[0], actor="bob")
+    assert ask.text("operations", "run", "1", "--actor", "ada") == (
+        "operation 1 (cancel jobs) is done: 11 of 12 done, 1 skipped (CHANGED 1)\n"
+    )
+    assert db.value("select count(*) from tenure.job") == 0
+    assert db.log(ids[1])[-1]["actor"] == "ada"
+    said = ask.said("operations", "list")["operations"]
+    assert [(one["id"], one["state"], one["done"], one["left"]) for one in said] == [
+        ("2", "preview", 0, 12), ("1", "done", 11, 0)
+    ]  # fmt: skip
+    card = ask.text("operations", "show", "1")
+    assert re.search(rf"skipped +{ids[0]}: CHANGED: it is no longer as it was", card)
+    assert ask.refused("operations", "run", "1")[0] == "OPERATION_CONFLICT"
+    assert ask.refused("operations", "show", "9")[0] == "OPERATION_NOT_FOUND"
+
+
+async def test_a_yes_starts_at_once_and_detach_leaves_it_to_upkeep(store: Store, ask: Asking, db: Harness) -> None:
+    await jobs(store, 3)
+    done = ask.said("jobs", "move", "type:t", "--queue", "slow", "--yes")
+    assert (done["state"], done["done"], done["options"]) == ("done", 3, {"queue": "slow"})
+    begun = ask.said("jobs", "cancel", "queue:slow", "--detach", "--rate", "5")
+    assert (begun["state"], begun["done"], begun["per_second"]) == ("running", 0, 5.0)
+    aborted = ask.text("operations", "abort", begun["id"], "--actor", "ada")
+    assert aborted.endswith(f"3 left\nNext: tenure operations resume {begun['id']}\n")
+    assert ask.said("operations", "resume", begun["id"], "--rate", "1000")["done"] == 3
+    assert db.value("select count(*) from tenure.job") == 0
+    assert ask.run("jobs", "cancel", "type:none").stderr == "operation 3 (cancel jobs): nothing matches\n"
+    assert ask.refused("jobs", "cancel", "typo:t")[1].startswith("'typo:t' at character 1: there is no name 'typo'")
+
+
+async def test_dead_letters_are_repaired_together(store: Store, ask: Asking, db: Harness) -> None:
+    letters = await fail(store, [broken("send", n) for n in range(3)], "gate_b2")
+    done = ask.said("dlq", "requeue", "payload.n:0", "--set", "user.id=7", "--set", "to=Ada", "--yes")
+    assert done["done"] == 1
+    job = (await store.letters.show(letters[0])).requeued_as
+    assert (await store.jobs([job or 0]))[0].payload == {"n": 0, "user": {"id": 7}, "to": "Ada"}
+    assert ask.said("dlq", "discard", "status:open", "--reason", "spam", "--person", "ada", "--yes")["done"] == 2
+    same = ask.said("dlq", "approve", "status:open", "--person", "ada", "--yes")
+    assert (same["done"], same["skipped"]) == (0, {"APPROVAL_REQUIRED": 2})
+    assert ask.said("dlq", "approve", "status:open", "--person", "bob", "--yes")["done"] == 2
+    assert db.value("select count(*) from tenure.dead_letter where status = 'discarded'") == 2
+
+
+async def test_several_ids_at_once_and_an_edited_payload(store: Store, ask: Asking) -> None:
+    letters = await fail(store, [broken("send", n) for n in range(4)])
+    done = ask.run("dlq", "requeue", str(letters[0]), str(letters[1]), "99", "--payload", '{"to": "ada"}', "--json")
+    assert done.returncode == 1
+    said = json.loads(done.stdout)
+    assert [one.get("requeued_as") is not None for one in said] == [True, True, False]
+    assert said[2]["refused"]["code"] == "DLQ_ITEM_NOT_FOUND"
+    assert (await store.jobs([int(said[0]["requeued_as"])]))[0].payload == {"to": "ada"}
+    assert ask.refused("dlq", "requeue", str(letters[2]), "--set", "n.deep=1")[1].startswith(
+        "the payload has number at n"
+    )
+    assert ask.refused("dlq", "requeue", "1", "--set", "=1")[0] == "E-BAD-INPUT"
+    assert ask.text("dlq", "discard", *map(str, letters[2:]), "--reason", "spam", "--person", "ada") == (
+        f"dead letter {letters[2]} is discarded\ndead letter {letters[3]} is discarded\n"
+    )
+    wait = [await retrying(store), await retrying(store, "simple")]
+    early = ask.run("jobs", "retry-now", *map(str, wait))
+    assert (early.returncode, early.stdout) == (1, f"job {wait[0]} is due now\n")
+    assert early.stderr.startswith("EARLY_RETRY: ")
+
+
+async def test_a_payload_is_edited_in_the_editor(store: Store, ask: Asking, tmp_path: object) -> None:
+    (letter,) = await fail(store, [broken("send")])
+    editor = ask.place / "editor"
+    editor.write_text('#!/bin/sh\nsed -i \'s/"n": 0/"n": 41/\' "$1"\n')
+    editor.chmod(0o755)
+    from tests.cli.forked import tenure
+
+    done = tenure(
+        "dlq", "requeue", str(letter), "--edit", "--json", cwd=ask.place, DATABASE_URL=ask.dsn, EDITOR=str(editor)
+    )
+    assert done.returncode == 0, done.stderr
+    assert (await store.jobs([int(json.loads(done.stdout)["requeued_as"])]))[0].payload == {"n": 41}
+    assert (await store.enqueue(NewJob("t"))).made
