@@ -46,7 +46,7 @@ class AppOperations:
         """Store what is to be done to all that a search finds, with their ids; changes nothing.
 
         kind        "jobs" (verbs cancel, requeue, move, retry_now) or "dead_letters" (requeue, discard, approve)
-        options     mode and reason of cancel, queue and reason of move, payload or changes of requeue, reason of discard
+        options     mode, reason (cancel); queue, reason (move); payload or changes (requeue); reason (discard)
         """
         operations = (await self._store()).operations
         operation = await operations.preview(

@@ -69,7 +69,7 @@ async def test_dead_letters_are_repaired_together(store: Store, ask: Asking, db:
     assert db.value("select count(*) from tenure.dead_letter where status = 'discarded'") == 2
 
 
-async def test_several_ids_at_once_and_an_edited_payload(store: Store, ask: Asking) -> None:
+async def test_several_ids_at_once_and_an_edited_payload(store: Store, ask: Asking, db: Harness) -> None:
     letters = await fail(store, [broken("send", n) for n in range(4)])
     done = ask.run("dlq", "requeue", str(letters[0]), str(letters[1]), "99", "--payload", '{"to": "ada"}', "--json")
     assert done.returncode == 1
@@ -84,7 +84,7 @@ async def test_several_ids_at_once_and_an_edited_payload(store: Store, ask: Aski
     assert ask.text("dlq", "discard", *map(str, letters[2:]), "--reason", "spam", "--person", "ada") == (
         f"dead letter {letters[2]} is discarded\ndead letter {letters[3]} is discarded\n"
     )
-    wait = [await retrying(store), await retrying(store, "simple")]
+    wait = [await retrying(store, db), await retrying(store, db, "simple")]
     early = ask.run("jobs", "retry-now", *map(str, wait))
     assert (early.returncode, early.stdout) == (1, f"job {wait[0]} is due now\n")
     assert early.stderr.startswith("EARLY_RETRY: ")

@@ -28,7 +28,7 @@ ABOUT_ALL = {
 #: What may stand for the part that a path leaves open.
 ANY = {
     "job_id": "1", "flow_id": "1", "letter_id": "1", "name": "standard", "schedule": "report", "dataset": "prices",
-    "generation_id": "1", "group": "9f2c41d07ab1e635",
+    "generation_id": "1", "operation_id": "1", "group": "9f2c41d07ab1e635",
 }  # fmt: skip
 
 
@@ -145,6 +145,26 @@ class World:
         won = self.http.post("/internal/task-claim", {"task_id": job_id, "worker_id": "w1"})
         return {"task_id": job_id, "attempt": won["attempt"], "lease_token": won["lease_token"]}
 
+    def snoozed(self) -> str:
+        """A job that ran and waits."""
+        job_id, shown = self.held()
+        self.http.post(f"/api/v1/jobs/{job_id}/snooze", {**shown, "seconds": 600})
+        return job_id
+
+    def group(self) -> str:
+        """A cause of dead letters."""
+        self.letter()
+        return str(self.http.get("/api/v1/dlq/groups")["groups"][0]["fingerprint"])
+
+    def operation(self, *verbs: str) -> str:
+        """A slow operation on many jobs, on which these calls were made."""
+        self.job(), self.job()
+        body = {"kind": "jobs", "verb": "cancel", "q": f"queue:{self._queue}", "per_second": 0.01}
+        made = self.http.post("/api/v1/operations", body, status=201)["id"]
+        for verb in verbs:
+            self.http.post(f"/api/v1/operations/{made}/{verb}", {} if verb != "abort" else None)
+        return str(made)
+
     def flow(self) -> str:
         """A flow that runs."""
         return str(self.http.post("/api/v1/flows", {**_FLOW, "tenant_id": self.tenant}, status=201)["id"])
@@ -206,7 +226,10 @@ class World:
 
 def _names(which: str) -> dict[str, str]:
     """The id or name that stands for what a path leaves open."""
-    return dict.fromkeys(("job_id", "flow_id", "letter_id", "name", "schedule", "dataset", "generation_id"), which)
+    return dict.fromkeys(
+        ("job_id", "flow_id", "letter_id", "name", "schedule", "dataset", "generation_id", "group", "operation_id"),
+        which,
+    )
 
 
 def _staging(world: World) -> Asked:
@@ -267,6 +290,7 @@ _SCHEDULED = {
     "max_attempts": 3, "delay_ms": 10, "key": "k", "correlation_id": "c", "trace_id": "d",
 }  # fmt: skip
 _SCHEDULE = "/api/v1/schedules/{schedule}"
+_OPERATION = "/api/v1/operations/{operation_id}"
 _FLOW = {
     "name": "nightly", "on_failure": "skip",
     "nodes": [
@@ -373,6 +397,17 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("POST", _V1 + "flows/{flow_id}/cancel"): lambda w: Asked(w.flow(), {"mode": "hard", "reason": "a test"}),
     ("POST", _V1 + "flows/{flow_id}/resume"): lambda w: Asked(w.failed_flow(), {"nodes": ["extract"]}),
     ("GET", _V1 + "dlq/items"): lambda _: Asked(""),
+    ("GET", _V1 + "dlq/groups"): lambda _: Asked(""),
+    ("GET", _V1 + "dlq/groups/{group}"): lambda w: Asked(w.group()),
+    ("POST", _JOB + "retry-now"): lambda w: Asked(w.snoozed(), {"reason": "a test"}),
+    ("POST", _V1 + "operations"): lambda _: Asked("", {"kind": "jobs", "verb": "cancel", "q": "type:none"}),
+    ("GET", _V1 + "operations"): lambda _: Asked(""),
+    ("GET", _OPERATION): lambda w: Asked(w.operation()),
+    ("GET", _OPERATION + "/items"): lambda w: Asked(w.operation()),
+    ("POST", _OPERATION + "/collect"): lambda w: Asked(w.operation()),
+    ("POST", _OPERATION + "/start"): lambda w: Asked(w.operation(), {}),
+    ("POST", _OPERATION + "/abort"): lambda w: Asked(w.operation("start")),
+    ("POST", _OPERATION + "/resume"): lambda w: Asked(w.operation("start", "abort"), {}),
     ("GET", _V1 + "dlq/items/{letter_id}"): lambda w: Asked(w.letter()),
     ("POST", _V1 + "dlq/items/{letter_id}/requeue"): lambda w: Asked(w.letter(), {}),
     ("POST", _V1 + "dlq/items/{letter_id}/discard"): lambda w: Asked(w.letter(), {"reason": "a test", "person": "Ann"}),

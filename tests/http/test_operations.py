@@ -55,15 +55,15 @@ async def test_who_may_operate_may_not_discard_and_a_tenant_sees_its_own(store: 
     }
     operator, ann, bob = callers["operator"], callers["ann"], callers["bob"]
     discard = {"kind": "dead_letters", "verb": "discard", "reason": "spam"}
-    operator.refused(OPERATIONS, discard, 403, "FORBIDDEN")
-    ann.refused(OPERATIONS, {"kind": "dead_letters", "verb": "requeue"}, 403, "FORBIDDEN")
+    operator.refused(OPERATIONS, discard, 403, "AUTH_FORBIDDEN")
+    ann.refused(OPERATIONS, {"kind": "dead_letters", "verb": "requeue"}, 403, "AUTH_FORBIDDEN")
     mine = operator.post(OPERATIONS, {"kind": "dead_letters", "verb": "requeue"}, status=201)
     assert (mine["total"], mine["tenant_id"]) == (1, "acme")
     both = ann.post(OPERATIONS, discard, status=201)
     assert both["total"] == 2
     operator.get(f"{OPERATIONS}/{both['id']}", status=404)
     operator.refused(f"{OPERATIONS}/{both['id']}/abort", None, 404, "OPERATION_NOT_FOUND")
-    ann.refused(f"{OPERATIONS}/{both['id']}/start", {"person": "bob"}, 403, "FORBIDDEN")
+    ann.refused(f"{OPERATIONS}/{both['id']}/start", {"person": "bob"}, 403, "AUTH_FORBIDDEN")
     ann.post(f"{OPERATIONS}/{both['id']}/start", {})
     await store.operations.work()
     agreed = bob.post(OPERATIONS, {"kind": "dead_letters", "verb": "approve"}, status=201)
@@ -73,7 +73,7 @@ async def test_who_may_operate_may_not_discard_and_a_tenant_sees_its_own(store: 
     assert rows == [{"status": "discarded", "asked": "ann", "agreed": "bob"}] * 2
 
 
-async def test_groups_searches_and_another_payload_over_http(store: Store, http: Caller) -> None:
+async def test_groups_searches_and_another_payload_over_http(store: Store, http: Caller, db: Harness) -> None:
     letters = await fail(store, [broken("send", n, "1.2") for n in range(3)])
     await count(store)
     groups = http.get("/api/v1/dlq/groups")
@@ -89,7 +89,7 @@ async def test_groups_searches_and_another_payload_over_http(store: Store, http:
     assert http.get(f"/api/v1/jobs/{job}")["payload"] == {"n": 5, "to": {"name": "Ada"}}
     http.refused(f"/api/v1/dlq/items/{letters[0]}/requeue", {"changes": [[["n", "x"], 5]]}, 422, "E-BAD-INPUT")
     assert http.get("/api/v1/jobs", q="payload.to.name:Ada")["jobs"][0]["id"] == job
-    waits, forbidden = await retrying(store), await retrying(store, "simple")
+    waits, forbidden = await retrying(store, db), await retrying(store, db, "simple")
     assert http.post(f"/api/v1/jobs/{waits}/retry-now", {})["due"] is True
     http.refused(f"/api/v1/jobs/{forbidden}/retry-now", {}, 409, "EARLY_RETRY")
 

@@ -242,8 +242,8 @@ def _rerun_jobs(engine: Engine, work: _Work, ids: list[int], max_bytes: int, don
     if of_letter:
         jobs = {letter_id: job_id for job_id, letter_id in of_letter.items()}
         locked = yield statement("lock_letters_to_change", {"ids": sorted(jobs)})
-        requeued = yield from _requeue_letters(engine, work, [row[:3] for row in locked], max_bytes, done)
-        ended |= {jobs[letter_id]: end for letter_id, end in requeued.items()}
+        of_letters = yield from _requeue_letters(engine, work, [row[:3] for row in locked], max_bytes, done)
+        ended |= {jobs[letter_id]: end for letter_id, end in of_letters.items()}
     rest = [job_id for job_id in contracts if job_id not in of_letter]
     in_flows = {row[0] for row in (yield statement("find_jobs_in_flows", {"ids": rest}))} if rest else set()
     parts: dict[str, list[int]] = {}

@@ -196,6 +196,7 @@ async def list_groups(request: ApiRequest, query: GroupFilter) -> dict[str, Any]
     """The causes of dead letters, each with its counts by type, tenant and release, and an example."""
     filters = query.model_dump(exclude={"tenant_id"})
     groups = request.calls.store.groups
+    await groups.count_changes()  # the newest, if upkeep has not
     found = await groups.list(**filters, tenant_id=request.caller.resolve_tenant(query.tenant_id))
     uncounted = 0 if request.caller.tenant else await groups.uncounted()
     return {"groups": [group.fields() for group in found], "uncounted": uncounted}

@@ -20,7 +20,7 @@ from tenure.jobs.validation import MAX_ID
 _DECISIONS = ("discard", "approve")
 State = Literal["preview", "running", "aborted", "done"]
 ItemState = Literal["waiting", "done", "skipped"]
-_PerSecond = Annotated[fields.Number, Field(gt=0, le=1_000_000)]
+_PerSecond = Annotated[fields.Number, fields.up_to(1_000_000)]
 
 
 class NewOperation(RequestBody):
