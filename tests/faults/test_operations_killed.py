@@ -50,17 +50,17 @@ async def test_a_bulk_requeue_that_is_killed_requeues_exactly_the_previewed_once
     later = await fail(store, [broken("send")], type="t")
     await store.letters.requeue(first, actor="bob")
     await store.operations.start(operation.id, actor="ada")
-    chance, begun, killed = random.Random(kills), time.monotonic(), list[int]()
+    chance, begun, killed_at = random.Random(kills), time.monotonic(), list[int]()
     while (await store.operations.show(operation.id)).state == "running":
         process = begin(dsn, operation.id)
         try:
             before = (await store.operations.show(operation.id)).done
-            share = letters // (kills + 1) * (len(killed) + 1)
-            while len(killed) < kills and process.poll() is None:
-                if (done := (await store.operations.show(operation.id)).done) > before and done >= share:
+            share = letters // (kills + 1) * (len(killed_at) + 1)
+            while len(killed_at) < kills and process.poll() is None:
+                if (already := (await store.operations.show(operation.id)).done) > before and already >= share:
                     await asyncio.sleep(chance.uniform(0, 0.05))
                     process.kill()
-                    killed.append(done)
+                    killed_at.append(already)
             await asyncio.to_thread(process.wait)
         finally:
             process.kill()
@@ -68,11 +68,11 @@ async def test_a_bulk_requeue_that_is_killed_requeues_exactly_the_previewed_once
     seconds = time.monotonic() - begun
     done = await store.operations.show(operation.id)
     assert (done.state, done.done, done.skipped, done.left) == ("done", letters - 1, {"CHANGED": 1}, 0)
-    assert len(killed) == kills
+    assert len(killed_at) == kills
     jobs = db.sql("select origin_letter, count(*) from tenure.job where created_by = 'ada' group by 1")
     assert {row["origin_letter"] for row in jobs} == previewed - {first}
     assert {row["count"] for row in jobs} == {1}
     assert (await store.letters.show(later[0])).status == "open"
     wrong = "select count(*) from tenure.dead_letter as l join tenure.operation_item as i on i.item_id = l.id "
     assert db.value(f"{wrong} where i.state = 'done' and l.requeued_as is distinct from i.made") == 0
-    print(f"{letters:,} requeued in {seconds:.1f} s, {letters / seconds:,.0f}/s, killed at {killed}")
+    print(f"{letters:,} requeued in {seconds:.1f} s, {letters / seconds:,.0f}/s, killed at {killed_at}")
