@@ -70,7 +70,9 @@ async def test_jobs_of_a_version_that_is_not_registered_are_found(
     assert "contract-unknown" not in await examined()
     for role in ("ready", "waiting", "active"):
         db.sql("update tenure.job set version = '99', seq = 1, role = %s", role)
-        found = (await examined())["contract-unknown"]
+        findings = await examined()
+        assert "contract-unknown" in findings, role
+        found = findings["contract-unknown"]
         assert f"standard 99, which is not registered: no process can move job {made.job_id}" in found.summary
 
 

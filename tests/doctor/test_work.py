@@ -141,7 +141,9 @@ async def test_work_that_upkeep_has_not_done_is_found(
     made = await store.enqueue(NewJob("t", contract=contract))
     assert code not in await examined()
     db.sql(f"update tenure.job set seq = 1, role = %s, {change}", role)
-    found = (await examined())[code]
+    findings = await examined()
+    assert code in findings
+    found = findings[code]
     assert found.details["job_id"] == str(made.job_id)
     assert ", the oldest for 2" in found.summary
 
