@@ -13,7 +13,7 @@ from tenure.jobs.stats import BOUNDS, COUNTERS, DLQ_COUNT, Count, Durations, Fig
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Combinations of contract, type and tenant with labels of their own; those that came later count as `(other)`.
-MOST_LABELLED: Final = 1_000
+MOST_LABELLED: Final = 500
 #: Combinations of contract and type with histograms of their own.
 MOST_HISTOGRAMS: Final = 200
 OTHER: Final = "(other)"
