@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     in_arguments,
+    in_bulk,
     in_conformance,
     in_connections,
     in_contracts,
@@ -52,6 +53,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         in_hosts,
         in_surfaces,
         in_http,
+        in_bulk,
         in_integrations,
         in_lanes,
         in_model,

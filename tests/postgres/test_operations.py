@@ -137,6 +137,9 @@ async def test_a_retry_comes_now_unless_the_contract_forbids_it(store: Store, db
     done = await run(store, "jobs", "retry_now", "type:t", reason="the mail server is back")
     assert (done.total, done.done, done.skipped) == (4, 3, {"EARLY_RETRY": 1})
     assert fresh not in await ends(store, done), "a job that never ran waits for no retry"
+    (never,) = await store.retry_now([fresh or 0], actor="ada")
+    assert isinstance(never, Refused)
+    assert never.reason_code == "NOT_RETRYING"
     assert db.row(ids["simple"])["due_at"] == before
     for contract in ("standard", "gate_b2", "dispatcher"):
         assert db.value("select due_at <= clock_timestamp() from tenure.job where id = %s", ids[contract])
