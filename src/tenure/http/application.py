@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -40,6 +40,7 @@ from tenure.http.response import JsonResponse
 from tenure.http.route import Route
 from tenure.http.validation_messages import Fault, bad_input, empty_body, faults
 from tenure.jobs.flow import WaitingNode
+from tenure.jobs.formats import dump_json
 from tenure.jobs.validation import LENGTHS, MAX_ID
 from tenure.settings import MAX_BODY_BYTES
 
@@ -142,10 +143,29 @@ class Application:
             before, placeholder, after = route.path.partition(f"/{{{route.path_name}}}")
             key = (before, after.removeprefix("/") if placeholder else None)
             self._table.setdefault(key, {})[route.method] = route
+        self._scopes = {(route.method, route.path): route.scopes or () for route in self.routes}
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the database is there; before, only /healthz answers."""
+        return self._is_connected
 
     def connect(self, calls: JobCalls, keyring: Keyring) -> None:
         """Serve from now on."""
         self.calls, self.keyring, self._is_connected = calls, keyring, True
+
+    def has_path(self, path: str) -> bool:
+        """Whether a route has exactly this path."""
+        return (path, None) in self._table
+
+    def require_scopes(self, caller: Caller, method: str, path: str) -> None:
+        """Refuse a caller that has none of the scopes of this route; `path` is as in the table."""
+        caller.require_scope(self._scopes[method, path])
+
+    def has_scopes(self, caller: Caller, method: str, path: str) -> bool:
+        """Whether the caller has one of the scopes of this route; `path` is as in the table."""
+        wanted = self._scopes[method, path]
+        return not wanted or "admin" in caller.scopes or not caller.scopes.isdisjoint(wanted)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, with its ids in the headers; log it at the level DEBUG."""
@@ -195,35 +215,48 @@ class Application:
         request.path_text = text
         return methods[request.method]
 
+    async def call(
+        self,
+        caller: Caller,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a route from inside this process, as this caller; returns the value of its JSON, or its bytes.
+
+        The route checks scopes, tenant, query and body as it does for a request; what it refuses is raised.
+        """
+        scope: Scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": b"",
+            "headers": [],
+            "client": None,
+        }
+        request = ApiRequest(scope, _nothing_to_receive, self)
+        route = self._find(request)
+        if route.scopes is None or not self._is_connected:
+            raise RouteNotFound(f"{method} {path} cannot be called from here")
+        request.calls, request.caller = self.calls, caller
+        caller.require_scope(route.scopes)
+        arguments = _validate(route, request.path_text, query or {}, body or {}, is_empty=not body)
+        answer = await route.handler(request, *arguments)
+        if isinstance(answer, Response):
+            content = bytes(answer.body)
+            return json.loads(content) if isinstance(answer, JsonResponse) else content
+        return json.loads(dump_json(answer))
+
     async def _arguments(self, request: ApiRequest, route: Route) -> list[BaseModel]:
         """The query or the body as a model; refuses them, and the text in the path, with all errors together."""
         query = request.query_params if request.scope["query_string"] else {}
-        known = route.query.model_fields if route.query is not None else {}
-        if unknown := query.keys() - known.keys():
-            there_are = f"there are {', '.join(sorted(known))}" if known else "there are none here"
-            raise BadInput(f"there is no query parameter {min(unknown)[:100]!r}; {there_are}")
         body = await _receive(request, self._max_body_bytes) if route.body is not None else b""
         value = _parse(request, body) if body else {}
         if body and value is None and not route.needs_body:
             raise BadInput("the body must be an object, not null. Next: send an object, or no body")
-        parts = (
-            (route.path_model, {route.path_name: request.path_text}), (route.query, dict(query)), (route.body, value),
-        )  # fmt: skip
-        valid: list[BaseModel] = []
-        found: list[Iterable[Fault]] = []
-        for model, given in parts:
-            if model is None:
-                continue
-            if model is route.body and route.needs_body and not body:
-                found.append([empty_body(model)])
-                continue
-            try:
-                valid.append(model.model_validate(given))
-            except ValidationError as error:
-                found.append(faults(error, model, in_body=model is route.body))
-        if found:
-            raise bad_input(chain.from_iterable(found))
-        return valid if route.path_model is None else valid[1:]
+        return _validate(route, request.path_text, query, value, is_empty=not body)
 
     def _error_response(self, request: ApiRequest, error: Exception) -> Response:
         """The response to an error; an unexpected error is logged with its traceback."""
@@ -237,6 +270,34 @@ class Application:
             self._log_after = time.monotonic() + _LOG_S
             _log.warning("%s %r cannot be answered: %s", *what, error)
         return _envelope(error, trace_id)
+
+
+def _validate(route: Route, path_text: str, query: Mapping[str, str], value: Any, *, is_empty: bool) -> list[BaseModel]:
+    """The query or the body as a model; refuses them, and the text in the path, with all errors together."""
+    known = route.query.model_fields if route.query is not None else {}
+    if unknown := query.keys() - known.keys():
+        there_are = f"there are {', '.join(sorted(known))}" if known else "there are none here"
+        raise BadInput(f"there is no query parameter {min(unknown)[:100]!r}; {there_are}")
+    parts = (route.path_model, {route.path_name: path_text}), (route.query, dict(query)), (route.body, value)
+    valid: list[BaseModel] = []
+    found: list[Iterable[Fault]] = []
+    for model, given in parts:
+        if model is None:
+            continue
+        if model is route.body and route.needs_body and is_empty:
+            found.append([empty_body(model)])
+            continue
+        try:
+            valid.append(model.model_validate(given))
+        except ValidationError as error:
+            found.append(faults(error, model, in_body=model is route.body))
+    if found:
+        raise bad_input(chain.from_iterable(found))
+    return valid if route.path_model is None else valid[1:]
+
+
+async def _nothing_to_receive() -> Any:
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def _envelope(error: TenureError, trace_id: str) -> Response:

@@ -97,16 +97,23 @@ class Keyring:
         header = request.headers.get("authorization")
         if header is None:
             if await self.is_open():
-                return _local_caller(request)
+                return local_caller(request)
             raise Unauthorized("this dispatcher needs a key. Next: send it as Authorization: Bearer tenure_…")
         scheme, _, secret = header.partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise Unauthorized("the Authorization header holds no bearer key. Next: send it as Bearer tenure_…")
-        key = secret.strip()
-        found = await self._find(hash_key(key), has_key_form=len(key) == LENGTH and key.startswith(PREFIX))
+        found = await self.caller_of_key(secret.strip())
         if found is None:
             raise Unauthorized("this key is unknown, revoked or expired. Next: tenure keys list")
         return found
+
+    async def caller_of_key(self, key: str) -> Caller | None:
+        """The caller that has this key; None if it is unknown, revoked or expired."""
+        return await self._find(hash_key(key), has_key_form=len(key) == LENGTH and key.startswith(PREFIX))
+
+    async def caller_of_hash(self, hashed: bytes) -> Caller | None:
+        """The caller whose key has this hash; None if it is unknown, revoked or expired."""
+        return await self._find(hashed, has_key_form=True)
 
     async def _find(self, hashed: bytes, *, has_key_form: bool) -> Caller | None:
         if self._admin is not None and hmac.compare_digest(hashed, self._admin):
@@ -143,7 +150,7 @@ class Keyring:
         return caller
 
 
-def _local_caller(request: Request) -> Caller:
+def local_caller(request: Request) -> Caller:
     """The caller while no key exists: this machine only, and no browser page of another site."""
     client = request.client
     if client is not None and not is_loopback(client.host):

@@ -15,9 +15,10 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from tenure.client.garbage_collection import collect_seldom
 from tenure.client.retry import keep_running, wait_until_available
@@ -47,6 +48,16 @@ _FLUSH_S = 5
 Service = Callable[[], Coroutine[Any, Any, None]]
 
 
+class Pages(Protocol):
+    """An ASGI application in front of the API, whose streams end when the dispatcher stops."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+    def stop_streams(self) -> None:
+        """End all streams."""
+
+
 class _Server(uvicorn.Server):
     """A server that leaves signals to the dispatcher."""
 
@@ -67,6 +78,7 @@ class Dispatcher:
         host: str = "127.0.0.1",
         port: int = 0,
         beside: Sequence[Service] = (),
+        pages: Callable[[Application], Pages] | None = None,
     ) -> None:
         self._dsn = dsn
         self._settings = settings
@@ -80,6 +92,8 @@ class Dispatcher:
             ROUTES, internal_run=settings.internal_run, max_body_bytes=settings.max_body_bytes,
             direct_url=settings.direct_url,
         )  # fmt: skip
+        #: The pages in front of the API, if there are any.
+        self._pages = None if pages is None else pages(self._application)
         self._connecting: asyncio.Task[tuple[Store, Keyring] | None] | None = None
         self._store: Store | None = None
         self._stop_requested = False
@@ -140,7 +154,8 @@ class Dispatcher:
                 self._loop.add_signal_handler(number, self._stop)
         self._server = server = _Server(
             uvicorn.Config(
-                self._application, interface="asgi3", http=LimitedProtocol, ws="none", lifespan="off", access_log=False,
+                self._pages or self._application, interface="asgi3", http=LimitedProtocol, ws="none", lifespan="off",
+                access_log=False,
                 log_config=None, timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False,
                 log_level="error",
             )
@@ -226,6 +241,8 @@ class Dispatcher:
             )
             stop.cancel()
             calls.wakeups.close()
+            if self._pages is not None:
+                self._pages.stop_streams()
             server.should_exit = True
             await self._drain(server, serving)
             if not server.force_exit:

@@ -33,7 +33,8 @@ from tenure.jobs.holder_call import HOLDER_VERBS
 
 _ANY_KEY: tuple[str, ...] = ()
 _ENQUEUE, _WORK, _OPERATE, _APPROVE = ("enqueue",), ("work",), ("operate",), ("approve",)
-_READ_JOBS, _READ_LETTERS = ("enqueue", "work", "operate"), ("operate", "approve")
+_READ_JOBS, _READ_LETTERS = ("read", "enqueue", "work", "operate"), ("read", "operate", "approve")
+_READ = ("read", "operate")
 _JOB, _LETTER, _QUEUES = "/api/v1/jobs/{job_id}", "/api/v1/dlq/items/{letter_id}", "/api/v1/queues"
 _SCHEDULES = "/api/v1/schedules"
 _SCHEDULE = f"{_SCHEDULES}/{{schedule}}"
@@ -55,7 +56,7 @@ _JOBS = (
         other_answers={201: jobs.EnqueuedJob},
     ),
     Route("POST", "/api/v1/jobs/batch", jobs.enqueue_jobs, _ENQUEUE, jobs.EnqueuedJobs, errors=(409,)),
-    Route("GET", "/api/v1/jobs", jobs.list_jobs, _OPERATE, jobs.JobPage),
+    Route("GET", "/api/v1/jobs", jobs.list_jobs, _READ, jobs.JobPage),
     Route("GET", _JOB, jobs.show_job, _READ_JOBS, jobs.Job, errors=(409,)),
     Route("GET", f"{_JOB}/events", jobs.list_job_events, _READ_JOBS, jobs.JobEvents, errors=(409,)),
     Route("GET", f"{_JOB}/why", jobs.why, _READ_JOBS, jobs.WhyAnswer),
@@ -113,7 +114,9 @@ def _holding() -> Iterator[Route]:
         )  # fmt: skip
     yield Route("POST", f"{_JOB}/effect", holding.record_effect, _WORK, holding.EffectOnRecord)
     yield Route("POST", f"{_JOB}/undone", holding.record_undone, _WORK, holding.EffectUndone)
-    yield Route("GET", f"{_JOB}/effects", holding.list_effects, _WORK, holding.EffectList, errors=(409,))
+    yield Route(
+        "GET", f"{_JOB}/effects", holding.list_effects, ("read", "work", "operate"), holding.EffectList, errors=(409,)
+    )
 
 
 _OPERATORS = (
@@ -125,19 +128,19 @@ _OPERATORS = (
     Route("POST", f"{_JOB}/requeue", operators.requeue_job, _OPERATE, operators.JobRequeued),
     Route("GET", "/api/v1/contracts", operators.list_contracts, _ANY_KEY, operators.ContractList),
     Route("GET", "/api/v1/contracts/{name}", operators.show_contract, _ANY_KEY, operators.Contract),
-    Route("GET", _QUEUES, operators.list_queues, _OPERATE, operators.QueueList),
+    Route("GET", _QUEUES, operators.list_queues, _READ, operators.QueueList),
     Route("POST", f"{_QUEUES}/pause", operators.pause_queue, _OPERATE, operators.QueueChanged),
     Route("POST", f"{_QUEUES}/resume", operators.resume_queue, _OPERATE, operators.QueueChanged),
-    Route("GET", "/api/v1/workers", operators.list_workers, _OPERATE, operators.WorkerList),
-    Route("GET", "/api/v1/doctor", health.doctor, _OPERATE, health.Examination),
+    Route("GET", "/api/v1/workers", operators.list_workers, _READ, operators.WorkerList),
+    Route("GET", "/api/v1/doctor", health.doctor, _READ, health.Examination),
 )
 _SCHEDULE_ROUTES = (
     Route("PUT", _SCHEDULES, schedules.declare_schedules, _WORK, schedule_models.SchedulesDeclared),
-    Route("GET", _SCHEDULES, schedules.list_schedules, _OPERATE, schedule_models.ScheduleList),
-    Route("GET", _SCHEDULE, schedules.show_schedule, _OPERATE, schedule_models.ScheduleDetails),
+    Route("GET", _SCHEDULES, schedules.list_schedules, _READ, schedule_models.ScheduleList),
+    Route("GET", _SCHEDULE, schedules.show_schedule, _READ, schedule_models.ScheduleDetails),
     Route("PUT", _SCHEDULE, schedules.put_schedule, _OPERATE, schedule_models.Schedule, errors=(409,)),
     Route("DELETE", _SCHEDULE, schedules.delete_schedule, _OPERATE, schedule_models.ScheduleDeleted, errors=(409,)),
-    Route("GET", f"{_SCHEDULE}/next", schedules.list_next_times, _OPERATE, schedule_models.NextTimes),
+    Route("GET", f"{_SCHEDULE}/next", schedules.list_next_times, _READ, schedule_models.NextTimes),
     Route("POST", f"{_SCHEDULE}/pause", schedules.pause_schedule, _OPERATE, schedule_models.Schedule),
     Route("POST", f"{_SCHEDULE}/resume", schedules.resume_schedule, _OPERATE, schedule_models.ScheduleResumed),
     Route("POST", f"{_SCHEDULE}/run", schedules.run_schedule, _OPERATE, schedule_models.Fire),
@@ -147,7 +150,7 @@ _FLOWS = (
         "POST", "/api/v1/flows", flows.create_flow, _ENQUEUE, flow_models.FlowCreated, errors=(404, 409),
         other_answers={201: flow_models.FlowCreated},
     ),
-    Route("GET", "/api/v1/flows", flows.list_flows, _OPERATE, flow_models.FlowList),
+    Route("GET", "/api/v1/flows", flows.list_flows, _READ, flow_models.FlowList),
     Route("GET", _FLOW, flows.show_flow, _READ_JOBS, flow_models.FlowDetails),
     Route(
         "GET", f"{_FLOW}/picture", flows.draw_flow, _READ_JOBS, flow_models.FlowPicture, media_type="image/svg+xml"

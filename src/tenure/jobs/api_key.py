@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 from tenure.errors import BadInput
 from tenure.jobs import validation
 
-#: enqueue: create jobs; work: claim and finish them; operate: read and operate; approve: discards; admin: all.
-SCOPES: Final = ("enqueue", "work", "operate", "approve", "admin")
+#: read: look only; enqueue: create jobs; work: claim and finish them; operate: read and operate; approve: discards;
+#: admin: all.
+SCOPES: Final = ("read", "enqueue", "work", "operate", "approve", "admin")
 PREFIX: Final = "tenure_"
 #: The length of every key, in characters.
 LENGTH: Final = len(PREFIX) + 43

@@ -84,6 +84,9 @@ _NAMES: Final = {
 }  # fmt: skip
 _JOB_NAMES: Final = {"state": "state", **_NAMES}
 _LETTER_NAMES: Final = {"status": "status", **_NAMES, "release": "release"}
+#: How words begin, for a person who chooses one.
+JOB_SUGGESTIONS: Final = (*(f"{name}:" for name in _JOB_NAMES), _PAYLOAD, "age:>1h", "age:<1h")
+LETTER_SUGGESTIONS: Final = (*(f"{name}:" for name in _LETTER_NAMES), _PAYLOAD, "age:>1h", "age:<1h")
 _Found = TypeVar("_Found", Search, LetterSearch)
 
 

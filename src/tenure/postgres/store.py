@@ -5,7 +5,7 @@
     store.keys       API keys            store.types    options of job types  store.audit    reads of the audit
     store.workers    live workers        store.watch    the work of upkeep
     store.schedules  schedules            store.flows    flows
-    store.datasets   datasets, their generations and events
+    store.datasets   datasets, their generations and events    store.sessions   log-ins of the dashboard
     store.doctor     what is wrong with the database and its workers
     store.counts     counts of moves      store.refusals  refused calls of this store
     store.alarms     alarms, mutes and notices
@@ -25,6 +25,7 @@ from tenure.postgres.alarms import Alarms
 from tenure.postgres.api_keys import ApiKeys
 from tenure.postgres.audit_reads import Audit
 from tenure.postgres.counts import Counts
+from tenure.postgres.dashboard_sessions import DashboardSessions
 from tenure.postgres.datasets.datasets import Datasets
 from tenure.postgres.dead_letters import DeadLetters
 from tenure.postgres.doctor.examination import Doctor
@@ -57,6 +58,7 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         self.groups = LetterGroups(engine)
         self.operations = Operations(engine, max_bytes)
         self.keys = ApiKeys(engine)
+        self.sessions = DashboardSessions(engine)
         self.types = JobTypes(engine)
         self.queues = Queues(engine)
         self.history = Retention(engine)

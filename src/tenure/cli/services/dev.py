@@ -13,7 +13,7 @@ import typer
 from tenure.cli.options import DatabaseUrl, LogFormat, LogLevel, set_up_logging
 from tenure.cli.output import note
 from tenure.cli.services import example_request
-from tenure.cli.services.serve import PORT, Host, describe_address
+from tenure.cli.services.serve import PORT, Host, describe_address, pages_of
 from tenure.cli.services.worker import import_app
 from tenure.errors import BadInput
 
@@ -58,7 +58,7 @@ def _run_dispatcher(app: App, host: str, port: int | None) -> Iterator[tuple[str
     """Run a dispatcher in a thread; yields its address, and whether it asks for no key."""
     from tenure.http.dispatcher import Dispatcher
 
-    make = partial(Dispatcher, app.database_url(), app.settings, host=host)
+    make = partial(Dispatcher, app.database_url(), app.settings, host=host, pages=pages_of(app.settings))
     try:
         dispatcher = make(port=PORT if port is None else port)
     except BadInput:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +12,12 @@ from tenure.cli.command import open_database
 from tenure.cli.options import DatabaseUrl, LogFormat, LogLevel, set_up_logging
 from tenure.cli.output import note
 from tenure.cli.services.upkeep import run_upkeep
+from tenure.errors import MissingExtra
 from tenure.settings import Settings
+
+if TYPE_CHECKING:
+    from tenure.http.application import Application
+    from tenure.http.dispatcher import Pages
 
 #: The port of a dispatcher without `--port`.
 PORT = 8420
@@ -35,8 +41,18 @@ def serve(
     settings = Settings.load()
     with open_database(database_url) as dsn:
         beside = [partial(run_upkeep, dsn, settings)] if upkeep else []
-        dispatcher = Dispatcher(dsn, settings, host=host, port=port, beside=beside)
+        dispatcher = Dispatcher(dsn, settings, host=host, port=port, beside=beside, pages=pages_of(settings))
         uvloop.run(dispatcher.run(lambda url, is_open: note("\n".join(describe_address(url, is_open)))))
+
+
+def pages_of(settings: Settings) -> Callable[[Application], Pages] | None:
+    """What makes the dashboard's pages; None, with a note, when their library is not installed."""
+    try:
+        from tenure.dashboard.site import Site
+    except MissingExtra as missing:
+        note(f"no dashboard: {missing}")
+        return None
+    return partial(Site, settings)
 
 
 def describe_address(url: str, is_open: bool) -> list[str]:

@@ -1,0 +1,109 @@
+"""What the forms of pages do: each is one call of the API, with the rights of the person who sends the form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from tenure.errors import BadInput
+
+Form = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A form: the route that it calls, the body that it makes, and what the page says afterwards."""
+
+    #: Method and path, as the table of routes has them.
+    route: tuple[str, str]
+    #: The body, made of the form's fields.
+    body: Callable[[Form], dict[str, Any]]
+    #: What the page says when the call succeeded; `{name}` is a field of the form or of the answer.
+    done: str
+    #: The page that is shown afterwards; empty: the page of the form. `{name}` as above.
+    shows: str = ""
+
+    def request(self, form: Form) -> tuple[str, str, dict[str, Any]]:
+        """The call of the API: method, path and body; refuses a form without the name that the path needs."""
+        method, path = self.route
+        before, placeholder, after = path.partition("{")
+        if placeholder:
+            name = form.get("id", "")
+            if not name or "/" in name:
+                raise BadInput("the form does not say what it is about. Next: open the page again")
+            path = before + name + after.partition("}")[2]
+        return method, path, self.body(form)
+
+    def describe(self, form: Form, answer: Any) -> str:
+        """What happened."""
+        return self.done.format_map(_facts(form, answer))
+
+    def target(self, form: Form, answer: Any) -> str:
+        """The page to show; empty: that of the form."""
+        return self.shows.format_map({name: quote(str(value)) for name, value in _facts(form, answer).items()})
+
+
+def _facts(form: Form, answer: Any) -> dict[str, Any]:
+    return {**(answer if isinstance(answer, dict) else {}), **form}
+
+
+def _texts(*names: str) -> Callable[[Form], dict[str, Any]]:
+    """A body of texts; an empty field of the form is left out."""
+    return lambda form: {name: form[name].strip() for name in names if form.get(name, "").strip()}
+
+
+def _nothing(form: Form) -> dict[str, Any]:
+    return {}
+
+
+def _cutover(form: Form) -> dict[str, Any]:
+    number = form.get("generation", "")
+    if not number.isdecimal() or len(number) > 18:
+        raise BadInput(f"{number[:50]!r} is no number of a generation")
+    return {"generations": {form.get("id", ""): int(number)}, **_texts("reason", "tenant_id")(form)}
+
+
+def _rollback(form: Form) -> dict[str, Any]:
+    names = [name.strip() for name in form.get("datasets", "").split(",") if name.strip()]
+    return {"datasets": names, **_texts("reason", "tenant_id")(form)}
+
+
+_JOB, _LETTER, _QUEUES, _SCHEDULE, _FLOW = (
+    "/api/v1/jobs/{job_id}", "/api/v1/dlq/items/{letter_id}", "/api/v1/queues", "/api/v1/schedules/{schedule}",
+    "/api/v1/flows/{flow_id}",
+)  # fmt: skip
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    "cancel-job": Action(("POST", f"{_JOB}/cancel"), _texts("mode", "reason"), "Job {id}: the cancel is done."),
+    "requeue-job": Action(
+        ("POST", f"{_JOB}/requeue"), _nothing, "Job {id} runs again as job {requeued_as}.", "/jobs/{requeued_as}"
+    ),
+    "move-job": Action(("POST", f"{_JOB}/move"), _texts("queue", "reason"), "Job {id} is in queue {queue}."),
+    "transition-job": Action(("POST", f"{_JOB}/transition"), _texts("to", "reason"), "Job {id} is {to} now."),
+    "requeue-letter": Action(
+        ("POST", f"{_LETTER}/requeue"), _nothing, "Dead letter {dlq_id} runs again as job {job_id}.", "/jobs/{job_id}"
+    ),
+    "discard-letter": Action(
+        ("POST", f"{_LETTER}/discard"), _texts("reason", "person"),
+        "Dead letter {dlq_id} is {status}; {discard_asked_by} asked.",
+    ),
+    "approve-letter": Action(
+        ("POST", f"{_LETTER}/approve"), _texts("person"),
+        "Dead letter {dlq_id} is {status}; {discard_approved_by} approved.",
+    ),
+    "pause-queue": Action(("POST", f"{_QUEUES}/pause"), _texts("queue", "reason"), "Queue {queue} is paused."),
+    "resume-queue": Action(("POST", f"{_QUEUES}/resume"), _texts("queue"), "Queue {queue} is resumed."),
+    "cancel-flow": Action(("POST", f"{_FLOW}/cancel"), _texts("reason"), "Flow {id} is cancelled."),
+    "resume-flow": Action(("POST", f"{_FLOW}/resume"), _nothing, "Flow {id} goes on."),
+    "cut-over": Action(
+        ("POST", "/api/v1/dataset-cutovers"), _cutover, "Generation {generation} of {id} is current."
+    ),
+    "roll-back": Action(("POST", "/api/v1/dataset-rollbacks"), _rollback, "The last cutover of {datasets} is undone."),
+    "pause-schedule": Action(
+        ("POST", f"{_SCHEDULE}/pause"), _texts("application", "reason"), "Schedule {id} is paused."
+    ),
+    "resume-schedule": Action(("POST", f"{_SCHEDULE}/resume"), _texts("application"), "Schedule {id} is resumed."),
+    "run-schedule": Action(("POST", f"{_SCHEDULE}/run"), _texts("application"), "Schedule {id} was run now."),
+}  # fmt: skip

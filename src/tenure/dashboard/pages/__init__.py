@@ -1,0 +1,1 @@
+"""What each page reads from the API; one module for each part of the dashboard."""

@@ -1,0 +1,2 @@
+-- End a session.
+delete from tenure.dashboard_session where token_hash = :token_hash::bytea

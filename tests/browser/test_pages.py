@@ -1,0 +1,159 @@
+"""Pages as people use them: live, by keyboard, on a phone, with every text that somebody may store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tenure.contracts import BUILT_IN
+from tenure.dashboard.page_table import PAGES
+from tests.browser.conftest import count_causes
+from tests.harness import Harness
+from tests.http.conftest import Caller
+from tests.http.inventory import World
+
+AXE = (Path(__file__).parent / "axe.min.js").read_text()
+#: WCAG 2.2 AA and what axe-core adds as good practice.
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+#: Texts that people or programs may store: script, markup, characters that turn the text around, very long ones.
+HOSTILE = (
+    "<script>window.hacked=1</script>", "\"><img src=x onerror='window.hacked=1'>", "javascript:window.hacked=1",
+    "{{ 7*7 }}{% raw %}", "</title><svg onload=window.hacked=1>", "\u202egnp.exe\u2066", "a" * 190,
+    "\u0007\u001b[31m", "' or 1=1 --", "&lt;b&gt;", "${7*7}", "data:text/html,<script>window.hacked=1</script>",
+    "\U0001d57f\ufdfd", "x\u200b\u200d\ufeffy", "<!--", "]]>", "%3Cscript%3E", "\\u003cscript\\u003e",
+)  # fmt: skip
+
+
+@pytest.fixture
+def addresses(dsn: str, http: Caller) -> dict[str, str]:
+    """An address of each page, on a database with something of everything."""
+    world = World(http)
+    for contract in BUILT_IN:
+        world.job(contract)
+    world.held()
+    job = {"type": "t", "payload": {}}
+    http.client.put("/api/v1/schedules/report", json={"application": "shop", "cron": "@daily", "job": job})
+    http.client.put("/api/v1/datasets/prices", json={}).raise_for_status()
+    nodes = [{"name": "a", "type": "t"}, {"name": "b", "type": "t", "after": ["a"]}]
+    flow = http.post("/api/v1/flows", {"name": "nightly", "nodes": nodes}, status=201)["id"]
+    http.post("/api/v1/queues/pause", {"queue": "world", "reason": "repair"})
+    http.post("/api/v1/queues/resume", {"queue": "world"})
+    letter = world.letter()
+    done = world.done()
+    http.post("/api/v1/queues/pause", {"queue": "world", "reason": "repair"})
+    count_causes(dsn)
+    (group,) = http.get("/api/v1/dlq/groups")["groups"]
+    names = {
+        "/jobs/": done, "/dead-letters/": letter, "/schedules/": "report", "/contracts/": "gate_b2", "/flows/": flow,
+        "/datasets/": "prices", "/causes/": group["fingerprint"],
+    }  # fmt: skip
+    return {page.path: page.before + names.get(page.before, "") for page in PAGES}
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds on the page as it is shown."""
+    page.evaluate(AXE)
+    found = page.evaluate("rules => axe.run(document, {runOnly: rules})", RULES)["violations"]
+    return [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
+
+
+def test_no_page_keeps_anybody_out_or_needs_sideways_scrolling(page: Page, addresses: dict[str, str]) -> None:
+    for scheme in "light", "dark":
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        for address in addresses.values():
+            page.goto(address)
+            assert violations(page) == [], address
+    page.set_viewport_size({"width": 360, "height": 740})
+    for address in addresses.values():
+        page.goto(address)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+        assert violations(page) == [], address
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+
+
+def test_change_appears_by_itself_and_what_is_typed_stays(page: Page, http: Caller) -> None:
+    page.goto("/jobs")
+    expect(page.get_by_text("No job.")).to_be_visible()
+    page.get_by_label("Search", exact=True).fill("state:dea")
+    job_id = http.enqueued()
+    expect(page.locator(f"#job-{job_id}")).to_be_visible()
+    expect(page.get_by_label("Search", exact=True)).to_have_value("state:dea")
+    page.keyboard.press("Escape")
+    page.get_by_label("Search", exact=True).blur()
+    page.keyboard.press("n")
+    http.post(f"/api/v1/jobs/{job_id}/cancel", {"mode": "hard"})
+    expect(page.locator(f"#job-{job_id}.chosen .state")).to_have_text("cancelled")
+
+
+def test_dead_letter_is_requeued_in_six_keys(page: Page, http: Caller, db: Harness) -> None:
+    World(http).letter()
+    page.goto("/")
+    for keys, heading in (("gd", "Dead letters"), ("n\n", "Dead letter 1"), ("a\n", "Job 2")):
+        for key in keys:
+            page.keyboard.press("Enter" if key == "\n" else key)
+        expect(page.get_by_role("heading", name=heading, level=1)).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="runs again as job")).to_be_visible()
+    assert db.value("select requeued_as is not null from tenure.dead_letter") is True
+
+
+def test_keys_are_shown_and_take_no_letter_from_a_text(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.goto("/jobs")
+    page.keyboard.press("/")
+    page.keyboard.type("type:g?j")
+    expect(page.get_by_label("Search", exact=True)).to_have_value("type:g?j")
+
+
+def test_cancel_asks_before_it_is_done(page: Page, http: Caller) -> None:
+    job_id = http.enqueued()
+    page.goto(f"/jobs/{job_id}")
+    page.once("dialog", lambda asked: asked.dismiss())
+    page.get_by_role("button", name="Cancel").click()
+    assert http.get(f"/api/v1/jobs/{job_id}")["state"] == "queued"
+    page.once("dialog", lambda asked: asked.accept())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("status").filter(has_text="the cancel is done")).to_be_visible()
+    assert http.get(f"/api/v1/jobs/{job_id}")["state"] == "cancelled"
+
+
+def test_state_of_a_drawing_leads_to_its_jobs(page: Page, http: Caller) -> None:
+    job_id = http.enqueued("gate_b2")
+    page.goto("/contracts/gate_b2")
+    page.locator('.drawing [data-state="queued"]').click()
+    expect(page.locator(f"#job-{job_id}")).to_be_visible()
+    expect(page.get_by_label("Search", exact=True)).to_have_value("contract:gate_b2 state:queued")
+
+
+def test_stored_texts_do_nothing_but_appear(page: Page, dsn: str, http: Caller, db: Harness) -> None:
+    addresses = {"/", "/jobs", "/dead-letters", "/queues", "/workers", "/flows", "/datasets", "/schedules"}
+    for number, text in enumerate(HOSTILE):
+        name = text.replace("\a", "").replace("\x1b", "")[:90]
+        fields = {"queue": name, "tenant_id": name, "correlation_id": name, "trace_id": name}
+        job = {"type": name, "payload": {"text": text, text: [text]}, "idempotency_key": f"{name}{number}", **fields}
+        job_id = http.client.post("/api/v1/jobs", json=job).raise_for_status().json()["id"]
+        claimed = {"queues": [name], "worker_id": name, "limit": 1}
+        (claim,) = http.client.post("/api/v1/claims", json=claimed).raise_for_status().json()["claims"]
+        proof = {"claims": claim["claims"], "lease_token": claim["lease_token"]}
+        error = {"type": text, "message": text, "code": name, "stage": name, "retryable": False, "stack": text}
+        http.client.post(f"/api/v1/jobs/{job_id}/fail", json={**proof, "error": error}).raise_for_status()
+        http.client.post("/api/v1/queues/pause", json={"queue": name, "reason": text}).raise_for_status()
+        letter = http.get(f"/api/v1/jobs/{job_id}")["dlq_id"]
+        nodes = [{"name": name, "type": name}]
+        flow = http.client.post("/api/v1/flows", json={"name": name, "nodes": nodes, "tenant_id": name})
+        addresses |= {f"/jobs/{job_id}", f"/dead-letters/{letter}", f"/flows/{flow.raise_for_status().json()['id']}"}
+    count_causes(dsn)
+    addresses |= {f"/causes/{one['fingerprint']}" for one in http.get("/api/v1/dlq/groups")["groups"]}
+    page.set_viewport_size({"width": 360, "height": 740})
+    for address in sorted(addresses):
+        page.goto(address)
+        assert page.evaluate("window.hacked") is None, address
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+    text = page.goto("/jobs").text()  # type: ignore[union-attr]
+    assert "\u202e" not in text

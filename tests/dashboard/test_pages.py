@@ -1,0 +1,152 @@
+"""Every page shows what it is for, under a strict policy, with nothing from another host."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import httpx2
+import pytest
+
+from tenure.contracts import BUILT_IN
+from tenure.dashboard.page_table import PAGES
+from tenure.postgres.store import Store
+from tests.dashboard.conftest import Browser, serving
+from tests.harness import Harness
+from tests.http.conftest import Caller, new_key
+from tests.http.inventory import World
+
+LINKED = re.compile(r'(?:src|href)="([^"]+)"')
+#: A whole page with its scripts and styles has at most this many bytes.
+MOST_BYTES = 250_000
+
+
+async def _count_causes(dsn: str) -> None:
+    async with Store.open(dsn, connections=1) as store:
+        await store.groups.count_changes()
+
+
+@pytest.fixture
+def pages(dsn: str, http: Caller) -> dict[str, str]:
+    """An address of each page, on a database with a job of each contract and a dead letter."""
+    world = World(http)
+    for contract in BUILT_IN:
+        world.job(contract)
+    letter = world.letter()
+    job = {"type": "t", "payload": {}}
+    body = {"application": "shop", "cron": "0 3 * * *", "job": job}
+    http.client.put("/api/v1/schedules/report", json=body).raise_for_status()
+    http.client.put("/api/v1/datasets/prices", json={}).raise_for_status()
+    nodes = [{"name": "a", "type": "t"}, {"name": "b", "type": "t", "after": ["a"]}]
+    flow = http.post("/api/v1/flows", {"name": "nightly", "nodes": nodes}, status=201)["id"]
+    asyncio.run(_count_causes(dsn))
+    (group,) = http.get("/api/v1/dlq/groups")["groups"]
+    names = {"/jobs/": world.done(), "/dead-letters/": letter, "/schedules/": "report", "/contracts/": "gate_b2",
+             "/flows/": flow, "/datasets/": "prices", "/causes/": group["fingerprint"]}  # fmt: skip
+    return {page.path: page.before + names.get(page.before, "") for page in PAGES}
+
+
+def test_every_page_answers_under_the_policy(browser: Browser, pages: dict[str, str]) -> None:
+    assert set(pages) == {page.path for page in PAGES}
+    for page in PAGES:
+        response = browser.client.get(pages[page.path])
+        assert response.status_code == 200, response.text
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert response.headers["x-frame-options"] == "DENY"
+        text = response.text
+        assert "<style" not in text
+        assert not re.search(r"<script(?![^>]* src=)", text)
+        assert not re.search(r"\son[a-z]+=|\sstyle=|javascript:", text)
+        assert page.title in text
+
+
+def test_pages_are_light_and_load_nothing_from_other_hosts(browser: Browser, pages: dict[str, str]) -> None:
+    for path in pages.values():
+        response = browser.client.get(path)
+        files = {link for link in LINKED.findall(response.text) if link.startswith("/static/")}
+        assert not [link for link in LINKED.findall(response.text) if not link.startswith(("/", "#"))]
+        weights = [len(browser.client.get(file).raise_for_status().content) for file in files]
+        assert len(files) >= 6
+        assert len(response.content) + sum(weights) <= MOST_BYTES
+
+
+def test_live_part_is_the_part_of_the_page_and_holds_no_secret(browser: Browser, pages: dict[str, str]) -> None:
+    token = browser.form_token()
+    for path in pages.values():
+        page = browser.get(path)
+        with browser.client.stream("GET", f"/live{path}") as stream:
+            lines = []
+            for line in stream.iter_lines():
+                if not line:
+                    break
+                lines.append(line.removeprefix("data: "))
+        assert token not in "\n".join(lines)
+        for line in filter(str.strip, lines[:5]):
+            assert line.strip() in page
+
+
+def test_wrong_word_of_a_search_is_named(browser: Browser) -> None:
+    page = browser.get("/jobs?q=state:dead+paylod:7")
+    assert "&#39;paylod:7&#39; at character 12" in page
+    assert 'aria-invalid="true"' in page
+
+
+def test_search_finds_what_the_api_finds_and_pages_go_on(browser: Browser, http: Caller) -> None:
+    made = [http.enqueued(queue="q") for _ in range(60)]
+    page = browser.get("/jobs?q=queue:q")
+    assert re.findall(r'id="job-(\d+)"', page) == made[:9:-1]
+    following = re.search(r'rel="next" href="([^"]+)"', page)
+    assert following is not None
+    assert re.findall(r'id="job-(\d+)"', browser.get(following[1].replace("&amp;", "&"))) == made[9::-1]
+
+
+def test_job_shows_its_attempts_and_how_the_errors_differ(browser: Browser, http: Caller, db: Harness) -> None:
+    job_id = http.enqueued()
+    for message in ("timeout", "refused"):
+        db.sql("update tenure.job set due_at = now()")
+        (claim,) = http.claimed()
+        proof = {"claims": claim["claims"], "lease_token": claim["lease_token"]}
+        error = {"type": "TransientError", "message": message, "retryable": True}
+        http.post(f"/api/v1/jobs/{job_id}/fail", {**proof, "error": error})
+    page = browser.get(f"/jobs/{job_id}")
+    assert page.count('class="bar"') == 2
+    assert "TransientError: refused" in page
+
+
+def test_unknown_pages_and_jobs_are_not_found(browser: Browser) -> None:
+    assert "NOT_FOUND" in browser.get("/nothing", 404)
+    assert "has the id 77" in browser.get("/jobs/77", 404)
+    browser.get("/jobs/x", 422)
+    assert browser.client.post("/jobs").status_code == 405
+    assert browser.client.get("/static/../site.py").status_code == 404
+
+
+def test_api_answers_as_without_pages(browser: Browser) -> None:
+    for path in ("/healthz", "/readyz", "/openapi.json", "/api/v1/jobs"):
+        assert browser.client.get(path).headers["content-type"] == "application/json"
+    assert browser.client.get("/api/v1/nothing").json()["error"]["code"] == "NOT_FOUND"
+
+
+def test_path_of_the_public_address_is_in_every_link(dsn: str) -> None:
+    with serving(dsn, public_url="https://ops.example.com/tenure") as url, httpx2.Client(base_url=url) as client:
+        for path in "/", "/tenure/":  # a proxy may pass the path on, or remove it
+            text = client.get(path).raise_for_status().text
+            assert all(link.startswith("/tenure/") for link in LINKED.findall(text) if link.startswith("/"))
+        cookie = client.get("/").headers["set-cookie"]
+        assert "Secure" in cookie
+        assert "Path=/tenure" in cookie
+
+
+def test_key_of_a_tenant_sees_its_own_jobs_and_no_page_about_all(dsn: str, url: str, http: Caller) -> None:
+    mine, theirs = http.enqueued(tenant_id="acme"), http.enqueued(tenant_id="other")
+    browser = Browser(url)
+    browser.log_in(new_key(dsn, "ann", "read", tenant="acme"))
+    page = browser.get("/jobs")
+    assert f'id="job-{mine}"' in page
+    assert f'id="job-{theirs}"' not in page
+    browser.get(f"/jobs/{mine}")
+    assert "TENANT_SCOPE_VIOLATION" in browser.get(f"/jobs/{theirs}", 403)
+    assert "TENANT_SCOPE_VIOLATION" in browser.get("/queues", 403)
