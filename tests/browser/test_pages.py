@@ -61,7 +61,7 @@ def violations(page: Page) -> list[str]:
 
 def test_no_page_keeps_anybody_out_or_needs_sideways_scrolling(page: Page, addresses: dict[str, str]) -> None:
     for scheme in "light", "dark":
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         for address in addresses.values():
             page.goto(address)
             assert violations(page) == [], address

@@ -44,7 +44,7 @@ def _made(dsn: str) -> dict[str, str]:
     """Keys: one of each scope, two tenants', a revoked and an expired one."""
     keys = {scope: new_key(dsn, scope, scope, person="Ann" if scope == "approve" else None) for scope in SCOPES}
     for tenant, person in (("a", "Cleo"), ("b", "Ben")):
-        keys[f"tenant {tenant}"] = new_key(dsn, f"tenant {tenant}", *SCOPES[:4], tenant=tenant, person=person)
+        keys[f"tenant {tenant}"] = new_key(dsn, f"tenant {tenant}", *SCOPES[:-1], tenant=tenant, person=person)
     keys["an admin of flesh"] = new_key(dsn, "an admin of flesh", "admin", person="Ann")
     for name in ("revoked", "expired"):
         keys[name] = new_key(dsn, name, "admin", revoked=name == "revoked")
