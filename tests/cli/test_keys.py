@@ -97,7 +97,12 @@ async def test_a_key_is_revoked_once_and_programs_are_told_by_whom(store: Store,
 
 def test_a_wrong_call_is_refused_before_anything_is_started(at_once: Callable[..., tuple[int, str, str]]) -> None:
     for arguments, message in {
-        ("create", "x", "--scope", "root"): "E-BAD-INPUT: there is no scope 'root'. Next: give one or more of read, enqu",
+        (
+            "create",
+            "x",
+            "--scope",
+            "root",
+        ): "E-BAD-INPUT: there is no scope 'root'. Next: give one or more of read, enqu",
         ("create", "x", "--scope", "approve"): "E-BAD-INPUT: a key that approves needs a person",
         ("create", " ", "--scope", "work"): "E-BAD-INPUT: key name must be a non-empty string",
         ("create", "x", "--scope", "work", "--expires", "soon"): "E-BAD-INPUT: --expires is a span of time like 90d",

@@ -65,10 +65,14 @@ FORMS: dict[str, Callable[[World], Fields]] = {
     "resume-flow": _failed_flow,
     "cut-over": _dataset,
     "roll-back": _switched_dataset,
+    "mute-alarms": lambda world: {"kind": "xmin-pinned", "minutes": "60", "reason": "a dump"},
+    "test-alarms": lambda world: {"id": ""},
     "pause-schedule": _schedule,
     "resume-schedule": _schedule,
     "run-schedule": _schedule,
 }
+#: With a key of another tenant these do something to that tenant alone.
+OF_ONE_TENANT = {"mute-alarms"}
 EVERYTHING = """
 select (select count(*) from tenure.event), (select count(*) from tenure.job), (select count(*) from tenure.queue),
        (select md5(string_agg(x::text, ',' order by id)) from tenure.dead_letter x),
@@ -119,6 +123,8 @@ def test_form_is_refused_to_everybody_else(
         assert browser.client.post(f"/actions/{action}", data=right, headers=headers).status_code == 403
     stranger = Browser(url)
     stranger.log_in(of_another)
+    if action in OF_ONE_TENANT:
+        return
     right = {**fields, "form_token": stranger.form_token()}
     response = stranger.client.post(f"/actions/{action}", data=right)
     assert response.status_code == 403 or notice(response.text)[0]  # another tenant's schedule is not found

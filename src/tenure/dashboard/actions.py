@@ -65,6 +65,13 @@ def _cutover(form: Form) -> dict[str, Any]:
     return {"generations": {form.get("id", ""): int(number)}, **_texts("reason", "tenant_id")(form)}
 
 
+def _mute(form: Form) -> dict[str, Any]:
+    minutes = form.get("minutes", "")
+    if not minutes.isdecimal() or len(minutes) > 9:
+        raise BadInput(f"{minutes[:50]!r} is no number of minutes")
+    return {"seconds": 60 * int(minutes), **_texts("kind", "reason")(form)}
+
+
 def _rollback(form: Form) -> dict[str, Any]:
     names = [name.strip() for name in form.get("datasets", "").split(",") if name.strip()]
     return {"datasets": names, **_texts("reason", "tenant_id")(form)}
@@ -101,6 +108,8 @@ ACTIONS: Final[Mapping[str, Action]] = {
         ("POST", "/api/v1/dataset-cutovers"), _cutover, "Generation {generation} of {id} is current."
     ),
     "roll-back": Action(("POST", "/api/v1/dataset-rollbacks"), _rollback, "The last cutover of {datasets} is undone."),
+    "mute-alarms": Action(("POST", "/api/v1/alarms/mute"), _mute, "Alarms are muted for {minutes} minutes."),
+    "test-alarms": Action(("POST", "/api/v1/alarms/test"), _nothing, "A test alarm was sent."),
     "pause-schedule": Action(
         ("POST", f"{_SCHEDULE}/pause"), _texts("application", "reason"), "Schedule {id} is paused."
     ),

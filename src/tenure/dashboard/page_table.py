@@ -29,5 +29,6 @@ PAGES: Final = (
     PageRoute("/datasets/{name}", "dataset.html", flows.dataset, "Dataset", f"{_DATASETS}/{{dataset}}"),
     PageRoute("/contracts", "contracts.html", contracts.contract_list, "Contracts", _CONTRACTS, "Contracts", "c"),
     PageRoute("/contracts/{name}", "contract.html", contracts.contract, "Contract", f"{_CONTRACTS}/{{name}}"),
+    PageRoute("/alarms", "alarms.html", health.alarm_list, "Alarms", "/api/v1/alarms", "Alarms", "l"),
     PageRoute("/health", "health.html", health.health, "Health", "/api/v1/doctor", "Health", "h", is_live=False),
 )  # fmt: skip

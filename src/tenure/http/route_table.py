@@ -188,7 +188,7 @@ _DATASET_ROUTES = (
     Route("POST", f"{_JOB}/stage", datasets.stage_rows, _WORK, dataset_models.StagedRows),
 )  # fmt: skip
 _ALARMS = (
-    Route("GET", "/api/v1/alarms", alarms.list_alarms, _OPERATE, alarms.AlarmList),
+    Route("GET", "/api/v1/alarms", alarms.list_alarms, _READ, alarms.AlarmList),
     Route("POST", "/api/v1/alarms/mute", alarms.mute_alarms, _OPERATE, alarms.AlarmsMuted),
     Route("POST", "/api/v1/alarms/unmute", alarms.unmute_alarms, _OPERATE, alarms.AlarmsUnmuted),
     Route("POST", "/api/v1/alarms/test", alarms.test_alarms, _OPERATE, alarms.AlarmTested),
