@@ -136,7 +136,7 @@ class World:
     def asked_letter(self) -> str:
         """A dead letter that one person wants to be thrown away."""
         letter_id = self.letter("gate_b2")
-        self.http.post(f"/api/v1/dlq/items/{letter_id}/discard", {"reason": "a test"})
+        self.http.post(f"/api/v1/dlq/items/{letter_id}/discard", {"reason": "a test", "person": "Ann"})
         return letter_id
 
     def task(self) -> dict[str, Any]:

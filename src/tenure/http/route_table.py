@@ -34,7 +34,7 @@ from tenure.jobs.holder_call import HOLDER_VERBS
 _ANY_KEY: tuple[str, ...] = ()
 _ENQUEUE, _WORK, _OPERATE, _APPROVE = ("enqueue",), ("work",), ("operate",), ("approve",)
 _READ_JOBS, _READ_LETTERS = ("read", "enqueue", "work", "operate"), ("read", "operate", "approve")
-_READ = ("read", "operate")
+_READ, _DECIDE = ("read", "operate"), ("operate", "approve")
 _JOB, _LETTER, _QUEUES = "/api/v1/jobs/{job_id}", "/api/v1/dlq/items/{letter_id}", "/api/v1/queues"
 _SCHEDULES = "/api/v1/schedules"
 _SCHEDULE = f"{_SCHEDULES}/{{schedule}}"
@@ -204,16 +204,16 @@ _LETTERS = (
 )
 _OPERATION_ROUTES = (
     Route(
-        "POST", _OPERATIONS, operations.preview_operation, _READ_LETTERS, operations.Operation,
+        "POST", _OPERATIONS, operations.preview_operation, _DECIDE, operations.Operation,
         other_answers={201: operations.Operation},
     ),
     Route("GET", _OPERATIONS, operations.list_operations, _READ_LETTERS, operations.OperationList),
     Route("GET", _OPERATION, operations.show_operation, _READ_LETTERS, operations.Operation),
     Route("GET", f"{_OPERATION}/items", operations.list_operation_items, _READ_LETTERS, operations.OperationItems),
-    Route("POST", f"{_OPERATION}/collect", operations.collect_operation, _READ_LETTERS, operations.Operation),
-    Route("POST", f"{_OPERATION}/start", operations.start_operation, _READ_LETTERS, operations.Operation),
-    Route("POST", f"{_OPERATION}/abort", operations.abort_operation, _READ_LETTERS, operations.Operation),
-    Route("POST", f"{_OPERATION}/resume", operations.resume_operation, _READ_LETTERS, operations.Operation),
+    Route("POST", f"{_OPERATION}/collect", operations.collect_operation, _DECIDE, operations.Operation),
+    Route("POST", f"{_OPERATION}/start", operations.start_operation, _DECIDE, operations.Operation),
+    Route("POST", f"{_OPERATION}/abort", operations.abort_operation, _DECIDE, operations.Operation),
+    Route("POST", f"{_OPERATION}/resume", operations.resume_operation, _DECIDE, operations.Operation),
 )  # fmt: skip
 _TASKS = (
     Route(
