@@ -21,12 +21,12 @@ FATAL = Failure("broken for good", type="ValidationError", code="BROKEN", retrya
 
 @dataclass(frozen=True)
 class Parent:
-    """A job that is about to end; `held` where a worker holds it, `url` of a dispatcher, `dsn` of the database."""
+    """A job that is about to end; `held` where a worker holds it. And a client of a dispatcher, and the database."""
 
     job_id: int
     held: Held | None
-    url: str = ""
-    dsn: str = ""
+    dispatcher: httpx2.Client
+    dsn: str
 
     @property
     def lease(self) -> Held:
@@ -128,7 +128,7 @@ async def _cancel(store: Store, parent: Parent) -> None:
 
 async def _over_http(_: Store, parent: Parent) -> None:
     proof = {"claims": parent.lease.claims, "lease_token": str(parent.lease.token), "result": {"n": parent.job_id}}
-    answer = httpx2.post(f"{parent.url}/api/v1/jobs/{parent.job_id}/succeed", json=proof, timeout=60)
+    answer = parent.dispatcher.post(f"/api/v1/jobs/{parent.job_id}/succeed", json=proof)
     assert answer.status_code == 200, answer.text
 
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import httpx2
 import pytest
 
 from tenure.jobs.flow import NewFlow, NewNode
@@ -25,7 +26,7 @@ from tests.http.conftest import serving
 from tests.races.duels import Call, Ring, Round, logs_are_sound
 from tests.races.sessions import Session, now
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]  # 1,000 rounds of a slow pair on a busy machine
 
 #: Pairs of ways with their rounds.
 PAIRS = [
@@ -53,7 +54,7 @@ def leases(preparer: Session, contract: str, ids: list[int]) -> dict[int, Job]:
     return jobs
 
 
-def pairs(ring: Ring, ways: tuple[Way, Way], url: str, dsn: str) -> Iterator[Pair]:
+def pairs(ring: Ring, ways: tuple[Way, Way], dispatcher: httpx2.Client, dsn: str) -> Iterator[Pair]:
     """Parents that are about to end in these ways, and their child."""
     batch = min(_BATCH, ring.rounds)
     for begun in itertools.count(step=batch):
@@ -72,7 +73,7 @@ def pairs(ring: Ring, ways: tuple[Way, Way], url: str, dsn: str) -> Iterator[Pai
             ])  # fmt: skip
         for n in range(batch):
             ids = [made.jobs[f"{n}.{side}"] for side in (0, 1)]
-            first, second = (Parent(one, held[one].held if one in held else None, url, dsn) for one in ids)
+            first, second = (Parent(one, held[one].held if one in held else None, dispatcher, dsn) for one in ids)
             yield Pair(made.jobs[f"{n}"], "", parents=(first, second))
 
 
@@ -91,23 +92,23 @@ _FIRST = "select job_id from tenure.event where job_id = any (%s) order by ts de
 
 
 @pytest.fixture
-def url(dsn: str) -> Iterator[str]:
-    """The address of a dispatcher."""
-    with serving(dsn) as address:
-        yield address
+def dispatcher(dsn: str) -> Iterator[httpx2.Client]:
+    """A client of a dispatcher, for all rounds: to make one takes longer than a round without."""
+    with serving(dsn) as address, httpx2.Client(base_url=address, timeout=60) as client:
+        yield client
 
 
 @pytest.mark.parametrize(
     ("names", "rounds"), PAIRS, ids=lambda one: " and ".join(one) if isinstance(one, tuple) else None
 )
 def test_a_child_is_started_once_when_its_parents_end_together(
-    dsn: str, url: str, names: tuple[str, str], rounds: int, caplog: pytest.LogCaptureFixture,
+    dsn: str, dispatcher: httpx2.Client, names: tuple[str, str], rounds: int, caplog: pytest.LogCaptureFixture,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     ways = WAYS[names[0]], WAYS[names[1]]
     children: list[int] = []
     with Ring(dsn, rounds) as ring, caplog.at_level(logging.WARNING):
-        for pair in pairs(ring, ways, url, dsn):
+        for pair in pairs(ring, ways, dispatcher, dsn):
             for way, parent in zip(ways, pair.parents, strict=True):
                 now(way.prepare(ring.preparer.store, ring.db, parent))
             told = ring.both(pair, ends(ways[0], 0), ends(ways[1], 1))
