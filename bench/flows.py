@@ -86,7 +86,7 @@ async def layers(dsn: str, postmaster: int, nodes: int, times: int) -> Table:
                 before, begun = _processor(postmaster), time.perf_counter()
                 await (make_jobs if side == "jobs" else make_layers)(app, nodes)
                 made = time.perf_counter()
-                worker = app.worker(concurrency=_LAYER, upkeep=False)  # it ends when no job is due
+                worker = app.worker(concurrency=_LAYER)
                 running = asyncio.create_task(worker.run(until_idle=True))
                 while worker.counts["succeeded"] < nodes:  # noqa: ASYNC110 (a worker tells nobody how far it is)
                     await asyncio.sleep(0.005)

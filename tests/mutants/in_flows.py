@@ -10,6 +10,7 @@ _FLOWS = "postgres/test_flows.py::test_"
 _ORDER = "postgres/test_flow_order.py::test_"
 _BUSY = "postgres/test_busy_flows.py::test_"
 _OPERATIONS = "postgres/test_flow_operations.py::test_"
+_IDLE = "worker/test_until_idle.py::test_"
 _KEPT = "postgres/test_flow_retention.py::test_"
 
 MUTANTS = (
@@ -228,5 +229,21 @@ MUTANTS = (
         "delete from tenure.flow_node where flow_id = any (array(select id from old))",
         "delete from tenure.flow_node where flow_id >= any (array(select id from old))",
         (f"{_KEPT}a_flow_is_forgotten_when_it_ended_long_ago",),
+    ),
+    Mutant(
+        "idle-worker-leaves-flows-behind",
+        "A worker that ends when it is idle does not go on with flows that others worked on",
+        "worker/claim_loop.py",
+        "            while until is not None and not self.stopping:",
+        "            while False:",
+        (f"{_IDLE}a_flow_that_another_process_works_on_when_its_job_ends_is_run_to_its_end",),
+    ),
+    Mutant(
+        "idle-worker-trusts-its-last-poll",
+        "A worker that ends when it is idle does not poll again behind its look at flows",
+        "worker/claim_loop.py",
+        "        await self._poll()\n        return not self._may_be_due",
+        "        return not self._may_be_due",
+        (f"{_IDLE}a_node_that_another_process_starts_just_behind_the_last_poll_is_run",),
     ),
 )

@@ -103,3 +103,23 @@ async def test_what_ends_during_an_operation_on_the_flow_is_seen_by_it(
     assert db.value("select count(*) from tenure.flow_end") == 0
     assert (await states(store, made))["a"] == "succeeded"
     assert (await states(store, made))["c"] == ("cancelled" if operation == "cancel" else "started")
+
+
+async def test_catching_up_waits_for_what_ended_before_it_alone(store: Store, dsn: str, db: Harness) -> None:
+    made = [await store.flows.create(NewFlow(name, [node("a"), node("b", "a")])) for name in ("first", "second")]
+    jobs = {job.id: job for job in await claim_all(store)}
+    first, second = made
+    with psycopg.connect(dsn) as other, psycopg.connect(dsn) as another:
+        other.execute("select from tenure.flow where id = %s for update", [first.id])
+        await store.succeed(jobs[first.jobs["a"]].held)
+        begun = await store.flows.catch_up()
+        assert begun == db.value("select at from tenure.flow_end")
+        another.execute("select from tenure.flow where id = %s for update", [second.id])
+        await store.succeed(jobs[second.jobs["a"]].held)
+        assert await store.flows.catch_up(begun) == begun
+        other.rollback()
+        assert await store.flows.catch_up(begun) is None
+        assert await states(store, first) == {"a": "succeeded", "b": "started"}
+        assert await states(store, second) == {"a": "started", "b": "waiting"}
+    assert await store.flows.catch_up() is None
+    assert await states(store, second) == {"a": "succeeded", "b": "started"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -128,6 +129,10 @@ class DirectClient:
             if (cursor := self._cursors.get((contract, worker.queues))) is not None:
                 cursor.restart()
         return found
+
+    async def catch_up_flows(self, until: datetime | None) -> datetime | None:
+        """Go on with flows whose jobs have ended; returns None, or a time for the next call: others go on with some."""
+        return await self.store.flows.catch_up(until)
 
     async def claim(
         self, contract: str, worker: LiveWorker, *, limit: int, claim_key: UUID, is_repeat: bool = False

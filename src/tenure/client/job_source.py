@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -34,6 +35,9 @@ class JobSource(Protocol):
 
     async def due(self, contracts: Sequence[str], worker: LiveWorker) -> list[str]:
         """Those of these contracts that have a due job of the worker's queues and types."""
+
+    async def catch_up_flows(self, until: datetime | None) -> datetime | None:
+        """Go on with flows whose jobs have ended; returns None, or a time for the next call: others go on with some."""
 
     async def claim(
         self, contract: str, worker: LiveWorker, *, limit: int, claim_key: UUID, is_repeat: bool = False

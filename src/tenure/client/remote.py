@@ -14,6 +14,7 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -196,6 +197,10 @@ class RemoteClient:
         return await self._requests.send(
             "POST", "/api/v1/due", _text(request), lambda body: [str(one) for one in body["contracts"]]
         )
+
+    async def catch_up_flows(self, until: datetime | None) -> datetime | None:
+        """Do nothing: the dispatcher goes on with flows."""
+        return None
 
     async def claim(
         self, contract: str, worker: LiveWorker, *, limit: int, claim_key: UUID, is_repeat: bool = False

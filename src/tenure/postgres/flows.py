@@ -7,7 +7,9 @@ flow_starts.py     the jobs of nodes that are ready, with the results of their p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, TypeVar, get_args
 
@@ -35,6 +37,7 @@ from tenure.postgres.flow_operations import begin_cancel, resume_plan
 from tenure.postgres.operate import OperatorVerbs
 from tenure.postgres.statement import Atomic, Plan
 
+_log = logging.getLogger("tenure")
 T = TypeVar("T")
 #: How many jobs one call cancels.
 _CANCELLED: Final = 1_000
@@ -187,6 +190,25 @@ class Flows(EngineUser):
             except (TenureError, psycopg.Error) as error:
                 troubles.append(f"flow {flow_id}: {error}")
         return AdvancedFlows(ends, troubles)
+
+    async def catch_up(self, until: datetime | None = None) -> datetime | None:
+        """Advance all flows whose jobs have ended; returns None, or a time if others advance some of them still.
+
+        The caller passes that time to the next call, so that jobs which end later are not waited for. A flow that
+        cannot be advanced is logged and not waited for.
+        """
+        stuck: list[int] = []
+        for (flow_id,) in await self._engine.ask("find_ended_flows", limit=validation.MAX_BATCH):
+            try:
+                await advance_flows(self._engine, [flow_id], self._max_bytes)
+            except UNREACHABLE:
+                raise
+            except (TenureError, psycopg.Error) as error:
+                _log.warning("flow %d cannot be advanced: %s", flow_id, error)
+                stuck.append(flow_id)
+        ((newest,),) = await self._engine.ask("find_newest_end", until=until, but=stuck)
+        found: datetime | None = newest
+        return found
 
     async def _nodes(self, flow_id: int, ids: Sequence[int] | None = None) -> Sequence[FlowNode]:
         rows = await self._engine.ask("list_flow_nodes", id=flow_id, ids=ids)

@@ -32,6 +32,8 @@ _WORTH_HALVING = 100
 _LARGEST = 1_000
 #: Polls may take this share of the time, as long as the pause between two is at most this many seconds.
 _POLL_SHARE, _LONGEST_PAUSE_S = 0.1, 10.0
+#: How often a worker that ends when it is idle looks whether others have gone on with flows, in seconds.
+_FLOWS_PAUSE_S = 0.05
 
 
 class ClaimLoop:
@@ -75,9 +77,10 @@ class ClaimLoop:
                 await self._poll()
             if self._slots.free <= 0 or not self._may_be_due:
                 # A job that ended during the poll may have made another one, which the poll did not see.
-                if not self._may_be_due and not self._polls_soon and is_idle():
+                if self._may_be_due or self._polls_soon or not is_idle():
+                    await self._wait()
+                elif await self._nothing_follows():
                     return
-                await self._wait()
                 continue
             if self._slots.free < self._slots.concurrency // 4:
                 await asyncio.sleep(_GATHER_S)  # short jobs end together: one claim for the slots of all of them
@@ -116,6 +119,21 @@ class ClaimLoop:
             self._next_poll = now + max(pause, min((time.monotonic() - now) / _POLL_SHARE, _LONGEST_PAUSE_S))
         except Exception as error:
             _log.debug("%s cannot poll for due jobs, retrying: %s", self._worker.name, error)
+
+    async def _nothing_follows(self) -> bool:
+        """Wait until the next nodes of flows are started whose jobs have ended, then poll; whether nothing is due.
+
+        A report leaves a flow to the process that goes on with it at that moment, often upkeep beside this worker.
+        """
+        try:
+            until = await self._source.catch_up_flows(None)
+            while until is not None and not self.stopping:
+                await asyncio.sleep(_FLOWS_PAUSE_S)
+                until = await self._source.catch_up_flows(until)
+        except Exception as error:
+            _log.warning("%s cannot go on with flows before it ends: %s", self._worker.name, error)
+        await self._poll()
+        return not self._may_be_due and not self._polls_soon
 
     async def _wait(self) -> None:
         """Wait for a free slot, a wake-up or the time of the next poll."""
