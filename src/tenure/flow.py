@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, c
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.arguments.node_result import NodeResult
-from tenure.jobs.flow import FlowMade, NewFlow, NewNode, OnFailure
+from tenure.jobs.flow import FlowMade, NewFlow, NewNode, OnFailure, member_of, named_as_member
 from tenure.jobs.keyword_options import only_known_options
 from tenure.task import Call, Task
 
@@ -81,6 +81,8 @@ class FlowGraph:
         self.name = name
         self._options = NewFlow(name, (), on_failure, tenant, key)
         self._nodes: dict[str, NewNode] = {}
+        #: Name → a node that is named like a job of a mapped node of this name.
+        self._like_members: dict[str, str] = {}
 
     @only_known_options("flow.node")
     def node(
@@ -218,6 +220,7 @@ class FlowGraph:
         where = f"node {name!r} of flow {self.name!r}"
         if name in self._nodes:
             raise BadInput(f"flow {self.name!r} has a node {name!r} already. Next: give this one another name=")
+        self._refuse_member_name(name, is_mapped=each is not None)
         if job.tenant_id not in ("default", self._options.tenant_id):
             raise BadInput(
                 f"{where} has the tenant {job.tenant_id!r}, and the flow has {self._options.tenant_id!r}. "
@@ -235,6 +238,15 @@ class FlowGraph:
         parents = tuple(dict.fromkeys(parent.name for parent in self._nodes_of(after, where)))
         self._nodes[name] = NewNode(name, job, parents, inputs, each, on_failure, cleanup)
         return Node(self, name)
+
+    def _refuse_member_name(self, name: str, *, is_mapped: bool) -> None:
+        """Refuse a node that is named like a job of a mapped node, whichever of them comes first."""
+        if (whole := member_of(name)) is not None:
+            if whole in self._nodes and self._nodes[whole].each is not None:
+                raise BadInput(f"flow {self.name!r}: {named_as_member(name, whole)}")
+            self._like_members[whole] = name
+        if is_mapped and name in self._like_members:
+            raise BadInput(f"flow {self.name!r}: {named_as_member(self._like_members[name], name)}")
 
     def _nodes_of(self, after: Iterable[Any], where: str) -> Iterable[NodeResult]:
         if isinstance(after, (str, NodeResult, Group)) or not isinstance(after, Iterable):

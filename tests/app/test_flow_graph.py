@@ -140,6 +140,20 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda flow: [flow.node(any_.extract.call("a")) for _ in range(2)],
         "flow 'nightly' has a node 'extract' already. Next: give this one another name=",
     ),
+    "a name of a job of a mapped node": (
+        lambda flow: [
+            flow.map(any_.transform.call(flow.node(any_.extract.call("a")).each), name="work"),
+            flow.node(any_.tidy.call(), name="work[12]"),
+        ],
+        "flow 'nightly': 'work[12]' names a job of the mapped node 'work'. Next: give one of them another name",
+    ),
+    "a mapped node of which another node could be a job": (
+        lambda flow: [
+            flow.node(any_.tidy.call(), name="work[0]"),
+            flow.map(any_.transform.call(flow.node(any_.extract.call("a")).each), name="work"),
+        ],
+        "flow 'nightly': 'work[0]' names a job of the mapped node 'work'",
+    ),
     "a task in place of a call": (
         lambda flow: flow.node(any_.extract),
         "a node takes task.call(…), not Task",

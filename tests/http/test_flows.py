@@ -177,6 +177,7 @@ def node(name: str, *after: str, **more: Any) -> dict[str, Any]:
         ([node("a", "b"), node("b", "c"), node("c", "a")], "a cycle: "),
         ([node("a"), node("b", "a", "aa")], "nodes[1].after[1]: there is no node 'aa'"),
         ([node("a"), node("a")], "nodes[1].name: flow 'f' has two nodes 'a'"),
+        ([node("a"), node("b[0]"), node("b", inputs={"x": "a"}, each="x")], "nodes[1].name: 'b[0]' names a job of"),
         ([node("a", "a")], "nodes[0].after[0]: node 'a' is after itself"),
         ([node("a"), node("b", inputs={"x": ["a", "z"]})], "nodes[1].inputs.x[1]: there is no node 'z'"),
         ([node("a"), node("b", inputs={"x": 5})], "nodes.1.inputs: 'x' must be the name of a node, or a list of"),

@@ -36,6 +36,10 @@ def test_the_nodes_whose_results_it_needs_are_parents_too() -> None:
     ("nodes", "said"),
     [
         ([node("a"), node("a")], "nodes[1].name: flow 'f' has two nodes 'a'"),
+        (
+            [node("a"), node("b[0]"), node("b", inputs={"x": "a"}, each="x")],
+            "nodes[1].name: 'b[0]' names a job of the mapped node 'b'. Next: give one of them another name",
+        ),
         ([node("a", "b"), node("b", "c"), node("c", "a")], "flow 'f' has a cycle: "),
         ([node("a", "a")], "nodes[0].after[0]: node 'a' is after itself"),
         (
@@ -58,6 +62,11 @@ def test_a_wrong_shape_is_refused_with_the_path_that_is_wrong(nodes: list[NewNod
     with pytest.raises(BadInput) as refused:
         order(*nodes)
     assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize("name", ["b[00]", "b[-1]", "b[]", "b[0] ", "b[0][1]", "a[0]", "c[0]", "[0]"])
+def test_a_name_that_no_job_of_a_mapped_node_can_have_is_allowed(name: str) -> None:
+    assert name in order(node("a"), node("b", inputs={"x": "a"}, each="x"), node(name))
 
 
 def test_a_cycle_is_told_in_the_order_in_which_its_nodes_would_run() -> None:

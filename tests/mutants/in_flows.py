@@ -246,4 +246,12 @@ MUTANTS = (
         "        return not self._may_be_due",
         (f"{_IDLE}a_node_that_another_process_starts_just_behind_the_last_poll_is_run",),
     ),
+    Mutant(
+        "node-named-as-a-member",
+        "A node may have the name of a job of a mapped node, and is resumed in its place",
+        "jobs/flow.py",
+        "and whole in by_name and by_name[whole].each is not None:",
+        "and False:",
+        ("jobs/test_flow.py::test_a_wrong_shape_is_refused_with_the_path_that_is_wrong",),
+    ),
 )

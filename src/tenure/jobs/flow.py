@@ -8,6 +8,7 @@ of the list that a parent returns; it ends when all of them have ended, and its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -33,6 +34,8 @@ MAX_NODES: Final = 100_000
 MAX_DEPENDENCIES: Final = 1_000_000
 #: The most jobs that a mapped node becomes.
 MAX_MEMBERS: Final = 100_000
+#: The name of a member: that of its mapped node, and its place.
+_MEMBER: Final = re.compile(r".+\[(0|[1-9][0-9]*)\]", re.DOTALL)
 #: What a job that is a node cannot have.
 _NOT_IN_A_FLOW: Final = {"key": "give the flow a key", "unique": "leave unique out"}
 
@@ -200,6 +203,9 @@ def check_flow(flow: NewFlow) -> list[NewNode]:
         if node.name in by_name:
             raise BadInput(f"nodes[{n}].name: flow {flow.name!r} has two nodes {node.name!r}. Next: rename one of them")
         by_name[node.name] = node
+    for n, node in enumerate(flow.nodes):
+        if (whole := member_of(node.name)) is not None and whole in by_name and by_name[whole].each is not None:
+            raise BadInput(f"nodes[{n}].name: {named_as_member(node.name, whole)}")
     parents = {node.name: node.parents() for node in flow.nodes}
     if sum(map(len, parents.values())) > MAX_DEPENDENCIES:
         raise BadInput(f"flow {flow.name!r} has more than {MAX_DEPENDENCIES} dependencies. Next: join some in a node")
@@ -209,6 +215,16 @@ def check_flow(flow: NewFlow) -> list[NewNode]:
         _check_node(f"nodes[{n}]", node, by_name)
     ordered = [by_name[name] for name in _in_order(flow.name, parents)]
     return [node for node in ordered if not node.cleanup] + [node for node in ordered if node.cleanup]
+
+
+def member_of(name: str) -> str | None:
+    """The mapped node of which a job could have this name, "work" of "work[0]"; None: it is no such name."""
+    return name.rpartition("[")[0] if name.endswith("]") and _MEMBER.fullmatch(name) else None
+
+
+def named_as_member(name: str, whole: str) -> str:
+    """Why a node cannot have this name."""
+    return f"{name!r} names a job of the mapped node {whole!r}. Next: give one of them another name"
 
 
 def _in_order(flow: str, parents: Mapping[str, Sequence[str]]) -> Iterable[str]:
