@@ -35,7 +35,7 @@ class AlarmLimits:
     retrying_share: float = 0.2
     retrying_for_s: float = 300.0
     retrying_least: int = 10
-    #: Entries of one tenant within the window: at least so many, and so many times as many as usual.
+    #: Entries of one tenant within the window: at least this number, and this factor of the usual number.
     dlq_entries: int = 10
     dlq_factor: float = 3.0
     dlq_window_s: float = 600.0

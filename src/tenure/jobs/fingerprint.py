@@ -22,7 +22,7 @@ from typing import Any, Final
 
 #: Part of every fingerprint; a change of the rules changes it, so that no group mixes two sets of rules.
 _RULES: Final = "1"
-#: Of a chain of exceptions, the first and the last so many sections count: a retry may wrap an error many times.
+#: The number of sections that count at each end of a chain of exceptions: a retry may wrap an error many times.
 _SECTIONS: Final = 2
 _MAX_FRAMES: Final = 40
 _MAX_TEXT: Final = 500

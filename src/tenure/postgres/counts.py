@@ -54,7 +54,7 @@ class Counts(EngineUser):
         return total + await self._pages("delete_old_refusals", keep_sec=refusals_s)
 
     async def stats(self, since_s: float = _HOUR, *, tenant: str | None = None) -> Stats:
-        """The figures since so many seconds ago, by minute up to six hours, then by hour; of one tenant, or of all."""
+        """The figures of the last `since_s` seconds, by minute up to six hours, else by hour; `tenant` None: of all."""
         unit = "minute" if since_s <= 6 * _HOUR else "hour"
         counts = await self._read(unit, since_s, tenant)
         slices = await self._engine.ask("read_count_slices", unit=unit, since_s=since_s, tenant=tenant)

@@ -25,7 +25,7 @@ from tenure.postgres.statement import Atomic, Plan, Row, statement
 
 #: Letters that one transaction counts; each may have a traceback of 64,000 characters.
 _BATCH: Final = 200
-#: Of a cause, a list shows so many types, tenants and releases.
+#: The number of types, tenants and releases that a list shows for each cause.
 _PARTS: Final = 10
 _MAX_UNCOUNTED: Final = 10_000
 

@@ -139,7 +139,7 @@ class Operations(EngineUser):
         return await self.show(operation_id)
 
     async def work(self, operation_id: int | None = None, *, batches: int = 20, size: int = BATCH) -> WorkedOn:
-        """Work on operations that run, all or this one, at most so many batches of each. Any process may."""
+        """Work on operations that run, all or this one, at most `batches` batches of each. Any process may."""
         await self._engine.run(self._engine.registry.load)
         found = (
             [operation_id] if operation_id else [one for (one,) in await self._engine.ask("find_running_operations")]

@@ -27,7 +27,7 @@ class StatsQuery(BaseModel):
     """Which time the statistics are about."""
 
     since_seconds: Annotated[
-        float, Field(ge=60, le=34_560_000, description="From so many seconds ago until now.", examples=[3600])
+        float, Field(ge=60, le=34_560_000, description="From this many seconds ago until now.", examples=[3600])
     ] = 3600
 
 
@@ -92,7 +92,7 @@ class CurrentFigures(BaseModel):
 class Statistics(BaseModel):
     """Figures of types, minutes, queues and workers."""
 
-    since_seconds: float = described("From so many seconds ago until now.")
+    since_seconds: float = described("From this many seconds ago until now.")
     types: list[TypeFigures] = described("By contract and type.")
     slices: list[TypeSlice] = described("By minute up to six hours, then by hour.")
     live: list[LiveJobs] = described("The live jobs now.")

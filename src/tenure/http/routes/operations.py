@@ -34,7 +34,7 @@ class NewOperation(RequestBody):
     q: Annotated[StrictStr, Field(max_length=1_000)] = described(
         "The search; empty: all.", default="", examples=["type:send error:timeout"]
     )
-    per_second: _PerSecond | None = optional("At most so many items each second; default as fast as it goes.")
+    per_second: _PerSecond | None = optional("At most this many items each second; default as fast as it goes.")
     mode: Literal["soft", "hard"] | None = optional("Of cancel: soft (the default) or hard.")
     queue: fields.Queue | None = optional("Of move: the new queue.")
     reason: fields.ReasonForLog = None
@@ -47,7 +47,7 @@ class NewOperation(RequestBody):
 class Speed(RequestBody):
     """Start an operation, or go on with it."""
 
-    per_second: _PerSecond | None = optional("At most so many items each second; default as it was previewed.")
+    per_second: _PerSecond | None = optional("At most this many items each second; default as it was previewed.")
     person: fields.Person | None = optional("Who decides: the key's person; give it only while no key exists.")
 
 
@@ -66,7 +66,7 @@ class Operation(BaseModel):
     done: int = described("How many of them are done.", examples=[800])
     skipped: dict[str, int] = described("How many were left as they are, by the code of the reason.", examples=[{}])
     left: int = described("How many wait.", examples=[400])
-    per_second: float | None = described("At most so many each second; null: no limit.")
+    per_second: float | None = described("At most this many items each second; null: no limit.")
     created_at: datetime = described("When the preview was made.")
     created_by: str = described("Who made it.", examples=["ann"])
     started_at: datetime | None = described("When it was first started; null: never.")
