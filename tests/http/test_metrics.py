@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.jobs.exposition import METRICS, expose
 from tenure.jobs.job import NewJob
-from tenure.jobs.stats import BOUNDS, DLQ_COUNT, Count, Durations, by_type
+from tenure.jobs.stats import BOUNDS, DLQ_COUNT, Count, Durations, Snapshot, by_type
+from tenure.metrics import database
+from tenure.metrics.database import LABELS, METRICS
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.http.conftest import Caller
@@ -30,6 +32,11 @@ RULES, DASHBOARD = ROOT / "deploy" / "prometheus-rules.yml", ROOT / "deploy" / "
 _LINE = re.compile(r"([a-z0-9_]+)(?:\{(.*)\})? ([0-9.e+-]+|\+Inf)")
 
 pytestmark = pytest.mark.core
+
+
+def expose(shown: Snapshot) -> str:
+    """The text of all metrics."""
+    return database.expose(shown).decode()
 
 
 def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -195,6 +202,8 @@ def test_rules_and_dashboard_ask_for_metrics_that_exist() -> None:
 def test_every_metric_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert [name for name in METRICS if f"`{name}`" not in page] == []
+    for name, labels in LABELS.items():
+        assert f"| `{name}` | {', '.join(labels)} |" in page, name
 
 
 def checked(*arguments: str, text: str = "") -> None:
@@ -224,6 +233,17 @@ def test_the_dispatcher_shows_both(http: Caller) -> None:
     assert ("tenure_process_loop_lag_seconds", frozenset()) in found
     (kind,) = http.get("/api/v1/stats", since_seconds=600)["types"]
     assert (kind["type"], kind["enqueued"], kind["wait"]["p95_s"]) == ("mail", 1, None)
+
+
+def test_a_dispatcher_without_the_library_names_the_command(http: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("tenure.metrics")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr("tenure.errors.find_spec", lambda name: None)
+    answer = http.client.get("/metrics")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "E-MISSING-EXTRA")
+    assert answer.json()["error"]["hint"] == "pip install 'tenure[metrics]'"
+    monkeypatch.undo()
+    assert http.client.get("/metrics").status_code == 200
 
 
 def test_a_real_prometheus_scrapes_and_fires_a_rule(http: Caller, url: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tenure.errors import (
     DuplicateJob,
     FlowNotFound,
     JobNotFound,
+    MissingExtra,
     NotDue,
     PayloadTooLarge,
     Refused,
@@ -98,6 +99,7 @@ _STATUSES: tuple[tuple[type[TenureError] | tuple[type[TenureError], ...], int], 
     (MethodNotAllowed, 405),
     ((JobNotFound, FlowNotFound, ScheduleNotFound, DatasetNotFound, RouteNotFound), 404),
     (Refused, 409),
+    (MissingExtra, 501),
     (_UNAVAILABLE, 503),
 )
 

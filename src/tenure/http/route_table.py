@@ -227,7 +227,7 @@ _RUN = (
     Route("POST", "/api/v1/internal/jobs/{job_id}/run", gate_b2_run.run_job, _OPERATE, gate_b2_run.RunAnswer),
 )  # fmt: skip
 _HEALTH = (
-    Route("GET", "/metrics", metrics.show_metrics, _READ, metrics.Metrics, media_type="text/plain"),
+    Route("GET", "/metrics", metrics.show_metrics, _READ, metrics.Metrics, media_type="text/plain", errors=(501,)),
     Route("GET", "/api/v1/stats", metrics.show_stats, _READ, metrics.Statistics),
     Route("GET", "/openapi.json", health.openapi, _ANY_KEY, None),
     Route("GET", "/healthz", health.healthz, None, health.Healthy),

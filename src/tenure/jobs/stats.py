@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -25,6 +25,9 @@ COUNTERS: Final[Mapping[str, frozenset[str]]] = {
     "stale_writes": frozenset({"refused_stale"}),
 }
 DLQ_COUNT: Final = "dlq_count"
+#: Combinations of contract, type and tenant that metrics show with labels of their own; later ones count as `(other)`.
+MOST_LABELLED: Final = 500
+OTHER: Final = "(other)"
 #: Triggers that are no hops of jobs.
 _NO_MOVE = frozenset({"enqueue", "requeue", "queue_changed", "recount", "renew"})
 
@@ -156,6 +159,23 @@ def by_type(counts: Iterable[Count], letters: LetterHops, *, tenants: bool = Fal
         stats = found.get(key) or found.setdefault(key, TypeStats(*key))
         stats.add(count, is_letter=(count.contract, count.trigger, count.from_state, count.to_state) in letters)
     return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1], key[2] or ""))]
+
+
+class Snapshot(NamedTuple):
+    """What one answer of `/metrics` shows."""
+
+    #: Since ever, and of the last hour.
+    counts: Sequence[Count]
+    recent: Sequence[Count]
+    letters: LetterHops
+    levels: Sequence[Level]
+    #: Queue → seconds; None where the caller may not see queues.
+    oldest: Mapping[str, float]
+    figures: Figures | None
+    #: (contract, type, tenant) with labels of their own.
+    labelled: Collection[tuple[str, str, str]]
+    process_refusals: Mapping[tuple[str, str], int]
+    loop_lag_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

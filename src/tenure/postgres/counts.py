@@ -13,8 +13,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from tenure.jobs.exposition import MOST_LABELLED, Snapshot
-from tenure.jobs.stats import Count, Figures, LetterHops, Level, Slice, Stats, by_type
+from tenure.jobs.stats import MOST_LABELLED, Count, Figures, LetterHops, Level, Slice, Snapshot, Stats, by_type
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.queues import Queues
 from tenure.postgres.statement import Atomic, Plan, statement

@@ -54,5 +54,6 @@ ERROR_STATUSES: Mapping[int, ErrorStatus] = {
     422: ErrorStatus("BadInput", "The call itself was wrong; nothing was written."),
     431: ErrorStatus("HeadTooLarge", "The path and headers have more than 64 KiB."),
     500: ErrorStatus("Failed", "A bug in the dispatcher; its log has the details under the trace id."),
+    501: ErrorStatus("NotInstalled", "A library of this part is not installed; the hint has the command."),
     503: ErrorStatus("Unavailable", "The database is unavailable; try again after the seconds in Retry-After."),
 }
