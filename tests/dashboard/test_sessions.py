@@ -116,3 +116,13 @@ def test_proxy_names_the_person_only_where_it_is_believed(dsn: str, key: str) ->
         assert "paused by <bdi>ann</bdi>" in browser.get("/queues")
     with serving(dsn, sso_header="X-Remote-User") as url:
         Browser(url, **named).send("pause-queue", {"queue": "mail"}, status=403)
+
+
+def test_proxy_is_who_connects_not_whom_a_header_names(dsn: str, key: str) -> None:
+    forwarded = {"X-Remote-User": "ann", "X-Forwarded-For": "10.1.2.3"}
+    with serving(dsn, sso_header="X-Remote-User", sso_proxies=("10.1.0.0/16",)) as url:
+        assert Browser(url, **forwarded).client.get("/", follow_redirects=False).status_code == 303
+    with serving(dsn, sso_header="X-Remote-User") as url:
+        assert "ann" in Browser(url, **forwarded).get("/")
+        twice = [("X-Remote-User", "root"), ("X-Remote-User", "ann")]
+        assert Browser(url).client.get("/", headers=twice).status_code == 403

@@ -73,6 +73,13 @@ def test_an_open_dispatcher_answers_to_this_machines_names_alone(client: httpx2.
         assert client.get("/api/v1/jobs", headers={"Host": host}).status_code == 200, host
 
 
+def test_what_a_proxy_forwards_from_another_machine_is_refused(client: httpx2.Client) -> None:
+    for name in ("X-Forwarded-For", "X-Real-IP"):
+        for sender in ("203.0.113.9", "127.0.0.1, 203.0.113.9", "203.0.113.9, 127.0.0.1"):
+            assert client.get("/api/v1/jobs", headers={name: sender}).status_code == 401, sender
+        assert client.get("/api/v1/jobs", headers={name: "127.0.0.1"}).status_code == 200
+
+
 def test_a_page_of_another_site_can_do_nothing_to_an_open_dispatcher(http: Caller) -> None:
     """A browser sends these without asking first: no body, or a form's."""
     job_id = http.enqueued()

@@ -130,16 +130,17 @@ class Visitors:
         """The person in the header of a proxy that is believed."""
         if self._single_sign_on is None or request.client is None:
             return None
-        person = request.headers.get(self._single_sign_on.header)
+        named = request.headers.getlist(self._single_sign_on.header)
         try:
             address = ipaddress.ip_address(request.client.host)
         except ValueError:
             return None
-        if person is None or not any(address in proxy for proxy in self._single_sign_on.proxies):
+        if not named or not any(address in proxy for proxy in self._single_sign_on.proxies):
             return None
-        if not 0 < len(person) <= 200 or not person.isprintable():
-            raise Forbidden(f"the header {self._single_sign_on.header} holds no name of a person")
-        return person
+        # Of two, one may be the browser's own.
+        if len(named) > 1 or not 0 < len(named[0]) <= 200 or not named[0].isprintable():
+            raise Forbidden(f"the header {self._single_sign_on.header} does not hold one name of a person")
+        return named[0]
 
     async def _session(self, hashed: bytes) -> FoundSession | None:
         now = time.monotonic()

@@ -25,6 +25,8 @@ _MAX_KEYS, _MAX_REFUSED = 10_000, 1_000
 #: Key lookups at the same time. Guessed keys must not take all connections.
 _MAX_LOOKUPS = 3
 _ALL_SCOPES = frozenset(SCOPES)
+#: In these headers a proxy names the machine that it forwards for.
+_FORWARDED = ("x-forwarded-for", "x-real-ip")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s]+)(?::[0-9]{1,5})?", re.IGNORECASE)
 
 
@@ -153,7 +155,11 @@ class Keyring:
 def local_caller(request: Request) -> Caller:
     """The caller while no key exists: this machine only, and no browser page of another site."""
     client = request.client
-    if client is not None and not is_loopback(client.host):
+    senders = [] if client is None else [client.host]
+    # A proxy on this machine forwards what others send.
+    for name in _FORWARDED:
+        senders += [sender.strip() for value in request.headers.getlist(name) for sender in value.split(",")]
+    if not all(map(is_loopback, senders)):
         raise Unauthorized("without keys this dispatcher serves its own machine alone. Next: tenure keys create")
     host, origin = request.headers.get("host"), request.headers.get("origin")
     if host is not None and not is_loopback(_host_name(host)):

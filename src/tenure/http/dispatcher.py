@@ -156,6 +156,8 @@ class Dispatcher:
             uvicorn.Config(
                 self._pages or self._application, interface="asgi3", http=LimitedProtocol, ws="none", lifespan="off",
                 access_log=False,
+                # The sender is who has connected, not whom a header names: single sign-on judges the proxy by it.
+                proxy_headers=False,
                 log_config=None, timeout_keep_alive=75, timeout_graceful_shutdown=_DRAIN_S, server_header=False,
                 log_level="error",
             )
