@@ -44,6 +44,13 @@ def test_wrong_key_is_refused_and_opens_nothing(key: str, browser: Browser, db: 
     assert browser.client.get("/", follow_redirects=False).status_code == 303
 
 
+def test_nobody_is_logged_in_by_a_page_of_another_site(key: str, browser: Browser, db: Harness) -> None:
+    for origin in "https://evil.example", "null", "":
+        response = browser.client.post("/login", data={"key": key}, headers={"Origin": origin})
+        assert response.status_code == 403, origin
+    assert db.value("select count(*) from tenure.dashboard_session") == 0
+
+
 def test_cookie_is_no_key_and_scripts_cannot_read_it(key: str, browser: Browser, db: Harness) -> None:
     response = browser.client.post("/login", data={"key": key}, follow_redirects=False)
     for cookie in response.headers.get_list("set-cookie"):

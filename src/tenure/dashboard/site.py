@@ -230,7 +230,8 @@ class Site:
     def _check_origin(self, request: Request) -> None:
         """Refuse what a page of another site sends."""
         origin, host = request.headers.get("origin"), request.headers.get("host", "")
-        ours = {host.lower(), self._public.netloc.lower()}
+        # The origin `null`, of a page in a sandbox, has no host; nor has an unset public address.
+        ours = {host.lower(), self._public.netloc.lower()} - {""}
         is_foreign = origin is not None and origin.lower().partition("://")[2] not in ours
         if is_foreign or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             raise Forbidden(f"the dashboard takes nothing from pages of {(origin or 'another site')[:200]!r}")
