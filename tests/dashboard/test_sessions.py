@@ -110,6 +110,21 @@ def test_old_token_is_replaced_once_and_stays_for_what_is_under_way(dsn: str, ke
         assert db.value("select count(*) from tenure.dashboard_session") == 2
 
 
+def test_token_is_replaced_only_where_the_browser_gets_the_new_one(dsn: str, key: str, url: str, db: Harness) -> None:
+    browser = Browser(url)
+    browser.log_in(key)
+    db.sql("update tenure.dashboard_session set began_at = began_at - interval '2 hours'")
+    with serving(dsn) as another:
+        later = Browser(another)
+        later.client.cookies.set("tenure_session", browser.client.cookies["tenure_session"], domain="127.0.0.1")
+        with later.client.stream("GET", "/live/jobs") as stream:
+            next(stream.iter_bytes())
+        later.get("/jobs/7", 404)
+        assert db.value("select count(*) from tenure.dashboard_session") == 1
+        later.get("/jobs")
+        assert db.value("select count(*) from tenure.dashboard_session") == 2
+
+
 def test_proxy_names_the_person_only_where_it_is_believed(dsn: str, key: str) -> None:
     named = {"X-Remote-User": "ann"}
     with serving(dsn) as url:

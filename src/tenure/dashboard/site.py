@@ -151,6 +151,7 @@ class Site:
         here = _with_query(request, request.scope["path"])
         text = self._templates.page(route, values, self._frame(visitor, here, route, notice))
         response = HTMLResponse(text, headers={"Cache-Control": "no-store"})
+        await self._known.renew(request, visitor)
         self._known.set_cookies(response, visitor)
         if notice is not None:
             self._known.set_cookie(response, "tenure_notice", "", 0)

@@ -54,6 +54,8 @@ class Visitor:
     form_secret: str
     #: Whether the person logged in with a key, and so can log out.
     has_session: bool = False
+    #: Whether the session's token is to be replaced.
+    is_old: bool = False
     cookies: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -92,9 +94,7 @@ class Visitors:
             if (session := await self._session(hashed)) is not None:
                 caller = await self._keyring.caller_of_hash(session.key_hash)
                 if caller is not None:
-                    if session.is_old and request.method == "GET":
-                        cookies |= await self._renew(hashed)
-                    return Visitor(caller, form_secret, has_session=True, cookies=cookies)
+                    return Visitor(caller, form_secret, has_session=True, is_old=session.is_old, cookies=cookies)
         if await self._keyring.is_open():
             return Visitor(local_caller(request), form_secret, cookies=cookies)
         return None
@@ -114,6 +114,14 @@ class Visitors:
         if (token := _token(request, self.session_cookie)) is not None:
             self._found.pop(hash_key(token), None)
             await self._store.sessions.delete(hash_key(token))
+
+    async def renew(self, request: Request, visitor: Visitor) -> None:
+        """Replace an old token. Only for an answer that sets the cookies: the old token ends a minute later."""
+        if visitor.is_old and request.method == "GET" and (old := _token(request, self.session_cookie)) is not None:
+            token, hashed = secrets.token_urlsafe(32), hash_key(old)
+            self._found.pop(hashed, None)
+            if await self._store.sessions.renew(hashed, hash_key(token)):
+                visitor.cookies[self.session_cookie] = token
 
     def set_cookies(self, response: Response, visitor: Visitor) -> None:
         """Give the browser the cookies that are new."""
@@ -155,12 +163,6 @@ class Visitors:
             self._found.clear()
         self._found[hashed] = (now + min(_CACHE_S, GRACE_MS / 1_000), found)
         return found
-
-    async def _renew(self, hashed: bytes) -> dict[str, str]:
-        token = secrets.token_urlsafe(32)
-        self._found.pop(hashed, None)
-        renewed = await self._store.sessions.renew(hashed, hash_key(token))
-        return {self.session_cookie: token} if renewed else {}
 
 
 def _token(request: Request, name: str) -> str | None:
