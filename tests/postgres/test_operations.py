@@ -10,6 +10,7 @@ import pytest
 from tenure.errors import BadInput, Refused
 from tenure.jobs.job import Failure, Job, NewJob
 from tenure.jobs.operation import Operation
+from tenure.postgres import operation_batches
 from tenure.postgres.store import Store
 from tests.harness import Harness
 from tests.postgres.test_letter_groups import broken, fail
@@ -183,6 +184,43 @@ async def test_what_the_database_refuses_stops_no_other_item(store: Store, db: H
     assert await ends(store, done) == {
         letters[0]: None, letters[1]: "NOT_POSSIBLE", letters[2]: "NO_PAYLOAD", letters[3]: None
     }  # fmt: skip
+
+
+async def test_the_item_that_was_refused_is_left_out_and_no_other(
+    store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = await fail(store, [broken("send", n) for n in range(3)])
+    db.sql("update tenure.dead_letter set payload = '[1]' where id = %s", letters[0])
+    skip = operation_batches._skip
+
+    async def another_process_works_on_it(*call: Any) -> operation_batches.Batch:
+        with db.connection.transaction():
+            db.sql("select from tenure.operation_item where item_id = %s for update", letters[0])
+            return await skip(*call)
+
+    monkeypatch.setattr(operation_batches, "_skip", another_process_works_on_it)
+    operation = await store.operations.preview("dead_letters", "requeue", "", actor="ada", changes=[[["x"], 1]])
+    await store.operations.start(operation.id, actor="ada")
+    assert (await store.operations.work()).items == 2
+    monkeypatch.setattr(operation_batches, "_skip", skip)
+    await store.operations.work()
+    assert await ends(store, operation) == {letters[0]: "NOT_POSSIBLE", letters[1]: None, letters[2]: None}
+
+
+async def test_nothing_is_left_out_behind_an_abort(store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = await fail(store, [broken("send")])
+    db.sql("update tenure.dead_letter set payload = '[1]' where id = %s", letters[0])
+    skip = operation_batches._skip
+
+    async def behind_an_abort(*call: Any) -> operation_batches.Batch:
+        await store.operations.abort(operation.id, actor="bob")
+        return await skip(*call)
+
+    monkeypatch.setattr(operation_batches, "_skip", behind_an_abort)
+    operation = await store.operations.preview("dead_letters", "requeue", "", actor="ada", changes=[[["x"], 1]])
+    await store.operations.start(operation.id, actor="ada")
+    await store.operations.work()
+    assert [item.state for item in await store.operations.items(operation.id)] == ["waiting"]
 
 
 async def test_a_limit_of_speed_holds_for_all_processes_together(store: Store, db: Harness) -> None:

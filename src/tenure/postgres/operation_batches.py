@@ -82,18 +82,20 @@ class _Done:
 async def run_batch(engine: Engine, operation_id: int, after: int, size: int, max_bytes: int) -> Batch:
     """Work on the next items of an operation behind the id `after`; ends the operation when none is left."""
 
+    tried: list[int] = []
+
     def plan() -> Plan[_Done]:
-        done: _Done = yield Atomic(_batch(engine, operation_id, after, size, max_bytes))
+        done: _Done = yield Atomic(_batch(engine, operation_id, after, size, max_bytes, tried))
         return done
 
     try:
         done = await engine.run_and_extend_ranges(plan)
     except psycopg.Error as error:
-        if not is_row_error(error):
+        if not is_row_error(error) or not tried:
             raise
-        if size > 1:
+        if len(tried) > 1:
             return await _one_by_one(engine, operation_id, after, size, max_bytes)
-        return await _skip(engine, operation_id, after, error)
+        return await _skip(engine, operation_id, tried[0], error)
     await _finish(engine, done, max_bytes)
     if done.runs and done.last is None:
         await engine.ask("end_operation", id=operation_id)
@@ -113,25 +115,24 @@ async def _one_by_one(engine: Engine, operation_id: int, after: int, size: int, 
     return Batch(items, after, troubles)
 
 
-async def _skip(engine: Engine, operation_id: int, after: int, error: psycopg.Error) -> Batch:
-    """Leave out the next item, which the database has refused."""
+async def _skip(engine: Engine, operation_id: int, item_id: int, error: psycopg.Error) -> Batch:
+    """Leave out this item, which the database has refused, unless another process works on it or did meanwhile."""
 
-    def plan() -> Plan[int | None]:
+    def plan() -> Plan[Batch]:
         yield statement("begin_operation_batch", {"id": operation_id})
-        taken = yield statement("take_operation_items", {"id": operation_id, "after": after, "limit": 1})
-        for item_id, _ in taken:
-            yield from _end(operation_id, {item_id: Ended("NOT_POSSIBLE", first_line(error))})
-            return int(item_id)
-        return None
+        if not (yield statement("read_running_operation", {"id": operation_id})):
+            return Batch()
+        taken = yield statement("take_operation_items", {"id": operation_id, "after": item_id - 1, "limit": 1})
+        if [one for one, _ in taken] != [item_id]:
+            return Batch(0, item_id)
+        yield from _end(operation_id, {item_id: Ended("NOT_POSSIBLE", first_line(error))})
+        return Batch(1, item_id, [f"operation {operation_id}: item {item_id}: {first_line(error)}"])
 
-    def atomic() -> Plan[int | None]:
-        item: int | None = yield Atomic(plan())
-        return item
+    def atomic() -> Plan[Batch]:
+        batch: Batch = yield Atomic(plan())
+        return batch
 
-    item_id = await engine.run(atomic)
-    if item_id is None:
-        return Batch()
-    return Batch(1, item_id, [f"operation {operation_id}: item {item_id}: {first_line(error)}"])
+    return await engine.run(atomic)
 
 
 async def _finish(engine: Engine, done: _Done, max_bytes: int) -> None:
@@ -145,8 +146,10 @@ async def _finish(engine: Engine, done: _Done, max_bytes: int) -> None:
     await advance_released(engine, done.flows, max_bytes)
 
 
-def _batch(engine: Engine, operation_id: int, after: int, size: int, max_bytes: int) -> Plan[_Done]:
+def _batch(engine: Engine, operation_id: int, after: int, size: int, max_bytes: int, tried: list[int]) -> Plan[_Done]:
+    """Work on the next items, whose ids `tried` then has."""
     done = _Done()
+    tried.clear()
     yield statement("begin_operation_batch", {"id": operation_id})
     rows = yield statement("read_running_operation", {"id": operation_id})
     if not rows:
@@ -158,6 +161,7 @@ def _batch(engine: Engine, operation_id: int, after: int, size: int, max_bytes: 
         size = max(1, min(size, int(per_second)))
     taken = yield statement("take_operation_items", {"id": operation_id, "after": after, "limit": size})
     done.runs = True
+    tried.extend(item_id for item_id, _ in taken)
     if not taken:
         return done
     options = json.loads(options_json)
