@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenure.errors import BadInput, Refused
+from tenure.errors import BadInput, Busy, Refused
 from tenure.jobs.job import Failure, Job, NewJob
 from tenure.jobs.operation import Operation
 from tenure.postgres import operation_batches
@@ -221,6 +221,35 @@ async def test_nothing_is_left_out_behind_an_abort(store: Store, db: Harness, mo
     await store.operations.start(operation.id, actor="ada")
     await store.operations.work()
     assert [item.state for item in await store.operations.items(operation.id)] == ["waiting"]
+
+
+async def test_items_of_a_contract_that_is_unknown_here_stop_no_other(store: Store, db: Harness) -> None:
+    letters = await fail(store, [broken("send", n) for n in range(3)])
+    db.sql("update tenure.dead_letter set contract = 'later' where id = %s", letters[0])
+    done = await run(store, "dead_letters", "requeue", "")
+    assert await ends(store, done) == {letters[0]: "UNKNOWN_VERSION", letters[1]: None, letters[2]: None}
+    done = await run(store, "dead_letters", "discard", "", reason="spam")
+    assert await ends(store, done) == {letters[0]: "UNKNOWN_VERSION"}
+
+
+async def test_an_operation_that_fails_stops_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await jobs(store, 2)
+    run_batch = operation_batches.run_batch
+
+    async def locked(engine: Any, operation_id: int, *rest: Any) -> operation_batches.Batch:
+        if operation_id == first.id:
+            raise Busy(None)
+        return await run_batch(engine, operation_id, *rest)
+
+    monkeypatch.setattr("tenure.postgres.operations.run_batch", locked)
+    first, second = [await store.operations.preview("jobs", "cancel", "type:t", actor="ada") for _ in range(2)]
+    for operation in first, second:
+        await store.operations.start(operation.id, actor="ada")
+    worked = await store.operations.work()
+    assert worked.items == 2
+    assert [trouble.partition(":")[0] for trouble in worked.troubles] == [f"operation {first.id}"]
+    with pytest.raises(Busy):
+        await store.operations.work(first.id)
 
 
 async def test_a_limit_of_speed_holds_for_all_processes_together(store: Store, db: Harness) -> None:

@@ -189,6 +189,10 @@ def _end(operation_id: int, ended: Mapping[int, Ended]) -> Plan[None]:
         yield statement("end_operation_items", values)
 
 
+def _unknown(contract: str) -> Ended:
+    return Ended("UNKNOWN_VERSION", f"contract {contract} is unknown here")
+
+
 def _refused(refused: Refused) -> Ended:
     code = "STATE" if isinstance(refused, InvalidTransition) else refused.reason_code
     return Ended(code, str(refused)[:500])
@@ -211,7 +215,7 @@ def _live_jobs(engine: Engine, work: _Work, seen: Mapping[int, str], done: _Done
     for which, ids in parts.items():
         bound = engine.registry.find(*which)
         if bound is None:
-            ended |= dict.fromkeys(ids, Ended("UNKNOWN_VERSION", f"contract {' '.join(which)} is unknown here"))
+            ended |= dict.fromkeys(ids, _unknown(" ".join(which)))
             continue
         ended |= dict(zip(ids, (yield from _change_jobs(bound, ids, work, done)), strict=True))
     return ended
@@ -254,7 +258,10 @@ def _rerun_jobs(engine: Engine, work: _Work, ids: list[int], max_bytes: int, don
     for job_id in rest:
         parts.setdefault(contracts[job_id], []).append(job_id)
     for contract, part in parts.items():
-        values = _new_job(engine, contract, work, max_bytes)
+        if (bound := engine.registry.find(contract)) is None:
+            ended |= dict.fromkeys(part, _unknown(contract))
+            continue
+        values = _new_job(bound, work, max_bytes)
         made: dict[int, int] = {}
         together = [job_id for job_id in part if job_id not in in_flows]
         rows = (yield from read_by_range("rerun_job", together, **values)) if together else []
@@ -273,7 +280,7 @@ def _rerun_jobs(engine: Engine, work: _Work, ids: list[int], max_bytes: int, don
                 made[job_id] = requeued.made
         conflict = Ended("REQUEUE_CONFLICT", "it was run again before")
         ended |= {job_id: Ended(made=made[job_id]) if job_id in made else conflict for job_id in part}
-        yield from _wake(engine, contract, list(made.values()), done)
+        yield from _wake(bound, list(made.values()), done)
     return ended
 
 
@@ -287,8 +294,9 @@ def _letters(
     if work.verb == "requeue":
         return ended | (yield from _requeue_letters(engine, work, same, max_bytes, done))
     for letter_id, job_id, contract in same:
-        bound = engine.registry.find(contract)
-        assert bound is not None
+        if (bound := engine.registry.find(contract)) is None:
+            ended[letter_id] = _unknown(contract)
+            continue
         asks = work.verb == "discard"
         refused = yield from discard_plan(
             letter_id, job_id, person=work.actor, asks=asks, reviewers=bound.contract.dead_letters.reviewers,
@@ -312,7 +320,10 @@ def _requeue_letters(
     for letter_id, job_id, contract in letters:
         parts.setdefault(contract, []).append((letter_id, job_id))
     for contract, part in parts.items():
-        values = _new_job(engine, contract, work, max_bytes)
+        if (bound := engine.registry.find(contract)) is None:
+            ended |= {letter_id: _unknown(contract) for letter_id, _ in part}
+            continue
+        values = _new_job(bound, work, max_bytes)
         rows = list[Row]()
         if together := [letter_id for letter_id, job_id in part if job_id not in in_flows]:
             rows += yield statement("requeue_dead_letter", {**values, "ids": together})
@@ -341,14 +352,12 @@ def _requeue_letters(
                 ended[letter_id] = Ended("NO_PAYLOAD", "its payload is no longer stored")
             else:
                 ended[letter_id] = Ended("DLQ_REQUEUE_CONFLICT", f"it is {status} already")
-        yield from _wake(engine, contract, [row[3] for row in rows if row[3] is not None], done)
+        yield from _wake(bound, [row[3] for row in rows if row[3] is not None], done)
     return ended
 
 
-def _new_job(engine: Engine, name: str, work: _Work, max_bytes: int) -> dict[str, Any]:
+def _new_job(bound: BoundContract, work: _Work, max_bytes: int) -> dict[str, Any]:
     """The parameters of new jobs, which are under the newest version of their contract."""
-    bound = engine.registry.find(name)
-    assert bound is not None
     contract, options = bound.contract, work.options
     return {
         "version": contract.version, "state": contract.initial, "role": contract.initial_role,
@@ -358,10 +367,8 @@ def _new_job(engine: Engine, name: str, work: _Work, max_bytes: int) -> dict[str
     }  # fmt: skip
 
 
-def _wake(engine: Engine, name: str, made: list[int], done: _Done) -> Plan[None]:
-    bound = engine.registry.find(name)
-    assert bound is not None
+def _wake(bound: BoundContract, made: list[int], done: _Done) -> Plan[None]:
     if made and bound.contract.wakeup == "pointer":
         yield statement("insert_wakeups", {"ids": made})
     if made:
-        done.woken.add((name, ""))
+        done.woken.add((bound.contract.name, ""))

@@ -14,10 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from tenure.errors import BadInput, Refused
+import psycopg
+
+from tenure.errors import UNREACHABLE, BadInput, Refused, TenureError
 from tenure.jobs import validation
 from tenure.jobs.operation import Operation, OperationItem, check_operation, check_speed
 from tenure.jobs.search import LetterSearch, Search, filters_of, parse, parse_letters
+from tenure.postgres.connect import first_line
 from tenure.postgres.dead_letters import DeadLetter, DeadLetters
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.operation_batches import run_batch
@@ -146,14 +149,28 @@ class Operations(EngineUser):
         )
         items, troubles = 0, list[str]()
         for one in found:
-            after = 0
-            for _ in range(batches):
-                batch = await run_batch(self._engine, one, after, size, self._max_bytes)
-                items += batch.items
-                troubles += batch.troubles
-                if batch.last is None:
-                    break
-                after = batch.last
+            try:
+                done = await self._work_on(one, batches, size)
+            except UNREACHABLE:
+                raise
+            except (TenureError, psycopg.Error) as error:
+                if operation_id:
+                    raise
+                # The others go on.
+                done = WorkedOn(0, [f"operation {one}: {first_line(error)}"])
+            items += done.items
+            troubles += done.troubles
+        return WorkedOn(items, troubles)
+
+    async def _work_on(self, operation_id: int, batches: int, size: int) -> WorkedOn:
+        items, troubles, after = 0, list[str](), 0
+        for _ in range(batches):
+            batch = await run_batch(self._engine, operation_id, after, size, self._max_bytes)
+            items += batch.items
+            troubles += batch.troubles
+            if batch.last is None:
+                break
+            after = batch.last
         return WorkedOn(items, troubles)
 
     async def forget(self, keep_s: float) -> int:
