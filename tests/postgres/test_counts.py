@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.errors import Refused, TenureError
+from tenure.errors import CannotConnect, Refused, TenureError
 from tenure.jobs.job import Failure, Job, NewJob
+from tenure.postgres.refusals import Refusals
 from tenure.postgres.statement import run_sync, statement
 from tenure.postgres.store import Store
 from tests.harness import Harness
@@ -227,3 +228,25 @@ async def test_old_counts_are_forgotten_and_the_totals_stay(store: Store, db: Ha
     assert await store.counts.forget() == 2
     assert [row["unit"] for row in db.sql("select unit from tenure.rollup order by unit")] == ["ever", "hour"]
     assert levels(db) == live_jobs(db)
+
+
+async def test_refusals_wait_while_the_database_is_away(
+    store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.postgres.refusals._PAUSE_S", 0.001)
+    (made,) = await store.enqueue_many([NewJob("t", {})])
+    tries = 0
+
+    async def run(plan: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise CannotConnect("away")
+        return await store.counts._engine.run(plan)
+
+    refusals = Refusals(run)
+    refusals.note("finish", [Refused(made.job_id, "no", code="NO")])
+    assert refusals._sender is not None
+    await refusals._sender
+    assert db.value("select count(*) from tenure.refusal where code = 'NO'") == 1
+    assert db.value("select sum(number) from tenure.tally where path = 'finish>NO'") == 1

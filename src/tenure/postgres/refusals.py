@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
-from tenure.errors import Busy, InvalidTransition, NotDue, Refused, StaleLease
+from tenure.errors import Busy, CannotConnect, InvalidTransition, NotDue, Refused, StaleLease
 from tenure.postgres.ranges import read_by_range
 from tenure.postgres.statement import Plan, statement
 
@@ -78,7 +78,11 @@ class Refusals:
         """Store what waits; returns when it is stored."""
         if self._waiting:
             taken, self._waiting = self._waiting, []
-            await self._run(lambda: _store(taken))
+            try:
+                await self._run(lambda: _store(taken))
+            except (CannotConnect, Busy):  # nothing was done, so nothing is counted twice
+                self._waiting = [*taken, *self._waiting][:_MOST_WAITING]
+                raise
 
     async def close(self) -> None:
         """Store what waits without a pause, for one second at most."""
@@ -98,7 +102,8 @@ class Refusals:
                 await self.flush()
             except Exception as error:
                 _log.debug("refusals were not stored: %s", error)
-                return
+                if self._now.is_set():
+                    return
 
 
 def _store(refused: list[_Refusal]) -> Plan[None]:
