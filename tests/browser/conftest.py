@@ -47,6 +47,17 @@ def count_causes(dsn: str) -> None:
         pool.submit(lambda: asyncio.run(count())).result()
 
 
+def work_on_operations(dsn: str) -> None:
+    """Do what running operations have left, as upkeep does."""
+
+    async def work() -> None:
+        async with Store.open(dsn, connections=1) as store:
+            await store.operations.work()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(work())).result()
+
+
 @pytest.fixture
 def url(dsn: str) -> Iterator[str]:
     """The address of a dispatcher with pages, without keys."""

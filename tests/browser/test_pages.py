@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tenure.contracts import BUILT_IN
 from tenure.dashboard.page_table import PAGES
-from tests.browser.conftest import count_causes
+from tests.browser.conftest import count_causes, work_on_operations
 from tests.harness import Harness
 from tests.http.conftest import Caller
 from tests.http.inventory import World
@@ -47,7 +47,7 @@ def addresses(dsn: str, http: Caller) -> dict[str, str]:
     (group,) = http.get("/api/v1/dlq/groups")["groups"]
     names = {
         "/jobs/": done, "/dead-letters/": letter, "/schedules/": "report", "/contracts/": "gate_b2", "/flows/": flow,
-        "/datasets/": "prices", "/causes/": group["fingerprint"],
+        "/datasets/": "prices", "/causes/": group["fingerprint"], "/operations/": world.operation(),
     }  # fmt: skip
     return {page.path: page.before + names.get(page.before, "") for page in PAGES}
 
@@ -89,15 +89,71 @@ def test_change_appears_by_itself_and_what_is_typed_stays(page: Page, http: Call
     expect(page.locator(f"#job-{job_id}.chosen .state")).to_have_text("cancelled")
 
 
-def test_dead_letter_is_requeued_in_six_keys(page: Page, http: Caller, db: Harness) -> None:
+def test_dead_letter_is_requeued_in_seven_keys(page: Page, dsn: str, http: Caller, db: Harness) -> None:
     World(http).letter()
+    count_causes(dsn)
     page.goto("/")
-    for keys, heading in (("gd", "Dead letters"), ("n\n", "Dead letter 1"), ("a\n", "Job 2")):
+    for keys, heading in (("gd", "Dead letters"), ("nn\n", "Dead letter 1"), ("a\n", "Job 2")):
         for key in keys:
             page.keyboard.press("Enter" if key == "\n" else key)
         expect(page.get_by_role("heading", name=heading, level=1)).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="runs again as job")).to_be_visible()
     assert db.value("select requeued_as is not null from tenure.dead_letter") is True
+
+
+def test_cause_is_requeued_in_six_keys_or_three_clicks(page: Page, dsn: str, http: Caller, db: Harness) -> None:
+    World(http).letter(), World(http).letter()
+    count_causes(dsn)
+    page.goto("/")
+    for keys, heading in ((("n", "Enter"), "Cause "), (("a", "Enter"), "Operation 1"), (("a", "Enter"), "Operation 1")):
+        for key in keys:
+            page.keyboard.press(key)
+        expect(page.get_by_role("heading", name=heading, level=1)).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Operation 1 is started")).to_be_visible()
+    work_on_operations(dsn)
+    expect(page.locator("#live").get_by_text("2 done, 0 left")).to_be_visible()
+    assert db.value("select count(*) from tenure.dead_letter where requeued_as is not null") == 2
+    World(http).letter()
+    count_causes(dsn)
+    page.goto("/")
+    page.get_by_role("region", name="Causes").get_by_role("link").click()
+    page.get_by_role("button", name="Requeue all of this cause…", exact=True).click()
+    expect(page.get_by_text("requeue 1 dead letters")).to_be_visible()
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("status").filter(has_text="Operation 2 is started")).to_be_visible()
+
+
+def test_many_jobs_are_cancelled_stopped_and_gone_on_with(page: Page, dsn: str, http: Caller) -> None:
+    jobs = [http.enqueued(queue=queue) for queue in ("a", "a", "b")]
+    page.goto("/jobs?q=queue:a")
+    page.get_by_label("Search", exact=True).fill("queue:b")  # not sent: the list shows queue a
+    page.get_by_text("Do something to all that match").click()
+    page.get_by_role("button", name="Cancel all that match…").click()
+    expect(page.get_by_text("cancel 2 jobs")).to_be_visible()
+    page.on("dialog", lambda asked: asked.accept())
+    page.get_by_role("button", name="Start").click()
+    page.get_by_role("button", name="Stop").click()
+    work_on_operations(dsn)
+    expect(page.get_by_text("0 done, 2 left")).to_be_visible()
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    work_on_operations(dsn)
+    expect(page.get_by_text("2 done, 0 left")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    assert [http.get(f"/api/v1/jobs/{one}")["state"] for one in jobs] == ["cancelled", "cancelled", "queued"]
+
+
+def test_wrong_json_is_not_sent(page: Page, http: Caller) -> None:
+    page.goto(f"/jobs/{World(http).done()}")
+    page.get_by_text("Edit the payload and run it again").click()
+    text = page.get_by_label("Payload as JSON")
+    text.fill('{"to": ')
+    page.get_by_role("button", name="Run again with this payload").click()
+    assert text.evaluate("one => one.validationMessage").startswith("This is no JSON")
+    text.fill('{"to": "b@c.d"}')
+    page.get_by_role("button", name="Run again with this payload").click()
+    expect(page.get_by_role("status").filter(has_text="runs again as job 2")).to_be_visible()
+    assert http.get("/api/v1/jobs/2")["payload"] == {"to": "b@c.d"}
 
 
 def test_keys_are_shown_and_take_no_letter_from_a_text(page: Page) -> None:
@@ -148,6 +204,10 @@ def test_stored_texts_do_nothing_but_appear(page: Page, dsn: str, http: Caller, 
         nodes = [{"name": name, "type": name}]
         flow = http.client.post("/api/v1/flows", json={"name": name, "nodes": nodes, "tenant_id": name})
         addresses |= {f"/jobs/{job_id}", f"/dead-letters/{letter}", f"/flows/{flow.raise_for_status().json()['id']}"}
+        if number % 6 == 0:
+            body = {"kind": "dead_letters", "verb": "discard", "q": "status:open", "reason": text[:190]}
+            made = http.client.post("/api/v1/operations", json=body).raise_for_status().json()["id"]
+            addresses |= {"/operations", f"/operations/{made}"}
     count_causes(dsn)
     addresses |= {f"/causes/{one['fingerprint']}" for one in http.get("/api/v1/dlq/groups")["groups"]}
     page.set_viewport_size({"width": 360, "height": 740})

@@ -42,7 +42,8 @@ def pages(dsn: str, http: Caller) -> dict[str, str]:
     asyncio.run(_count_causes(dsn))
     (group,) = http.get("/api/v1/dlq/groups")["groups"]
     names = {"/jobs/": world.done(), "/dead-letters/": letter, "/schedules/": "report", "/contracts/": "gate_b2",
-             "/flows/": flow, "/datasets/": "prices", "/causes/": group["fingerprint"]}  # fmt: skip
+             "/flows/": flow, "/datasets/": "prices", "/causes/": group["fingerprint"],
+             "/operations/": world.operation()}  # fmt: skip
     return {page.path: page.before + names.get(page.before, "") for page in PAGES}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 from tenure.errors import BadInput
+from tenure.jobs.operation import parse_change
 
 Form = Mapping[str, str]
 
@@ -58,6 +60,23 @@ def _nothing(form: Form) -> dict[str, Any]:
     return {}
 
 
+def _payload(form: Form) -> dict[str, Any]:
+    """Another payload for the new job; without the field it is as it was."""
+    if "payload" not in form:
+        return {}
+    try:
+        payload = json.loads(form["payload"], parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"the payload is no JSON: {error}. Next: edit it again; nothing was done") from None
+    if payload is None:
+        raise BadInput("the payload is null. Next: write an object; nothing was done")
+    return {"payload": payload}
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _cutover(form: Form) -> dict[str, Any]:
     number = form.get("generation", "")
     if not number.isdecimal() or len(number) > 18:
@@ -77,20 +96,39 @@ def _rollback(form: Form) -> dict[str, Any]:
     return {"datasets": names, **_texts("reason", "tenant_id")(form)}
 
 
+def _preview(form: Form) -> dict[str, Any]:
+    changes = [parse_change(line.strip()) for line in form.get("changes", "").splitlines() if line.strip()]
+    return {
+        **_texts("kind", "verb", "q", "mode", "queue", "reason")(form), **({"changes": changes} if changes else {})
+    }  # fmt: skip
+
+
+def _speed(form: Form) -> dict[str, Any]:
+    """The limit of speed, and who decides; empty: as fast as it goes, and the person of the key."""
+    given = form.get("per_second", "").strip()
+    try:
+        speed = {"per_second": float(given)} if given else {}
+    except ValueError:
+        raise BadInput(f"{given[:50]!r} is no number of items each second") from None
+    return {**speed, **_texts("person")(form)}
+
+
 _JOB, _LETTER, _QUEUES, _SCHEDULE, _FLOW = (
     "/api/v1/jobs/{job_id}", "/api/v1/dlq/items/{letter_id}", "/api/v1/queues", "/api/v1/schedules/{schedule}",
     "/api/v1/flows/{flow_id}",
 )  # fmt: skip
+_OPERATION = "/api/v1/operations/{operation_id}"
 
 ACTIONS: Final[Mapping[str, Action]] = {
     "cancel-job": Action(("POST", f"{_JOB}/cancel"), _texts("mode", "reason"), "Job {id}: the cancel is done."),
     "requeue-job": Action(
-        ("POST", f"{_JOB}/requeue"), _nothing, "Job {id} runs again as job {requeued_as}.", "/jobs/{requeued_as}"
+        ("POST", f"{_JOB}/requeue"), _payload, "Job {id} runs again as job {requeued_as}.", "/jobs/{requeued_as}"
     ),
+    "retry-job": Action(("POST", f"{_JOB}/retry-now"), _texts("reason"), "Job {id} may run now."),
     "move-job": Action(("POST", f"{_JOB}/move"), _texts("queue", "reason"), "Job {id} is in queue {queue}."),
     "transition-job": Action(("POST", f"{_JOB}/transition"), _texts("to", "reason"), "Job {id} is {to} now."),
     "requeue-letter": Action(
-        ("POST", f"{_LETTER}/requeue"), _nothing, "Dead letter {dlq_id} runs again as job {job_id}.", "/jobs/{job_id}"
+        ("POST", f"{_LETTER}/requeue"), _payload, "Dead letter {dlq_id} runs again as job {job_id}.", "/jobs/{job_id}"
     ),
     "discard-letter": Action(
         ("POST", f"{_LETTER}/discard"), _texts("reason", "person"),
@@ -100,6 +138,14 @@ ACTIONS: Final[Mapping[str, Action]] = {
         ("POST", f"{_LETTER}/approve"), _texts("person"),
         "Dead letter {dlq_id} is {status}; {discard_approved_by} approved.",
     ),
+    "preview-operation": Action(
+        ("POST", "/api/v1/operations"), _preview, "Nothing is done yet: look at the preview, then start it.",
+        "/operations/{id}",
+    ),
+    "collect-operation": Action(("POST", f"{_OPERATION}/collect"), _nothing, "The search went on."),
+    "start-operation": Action(("POST", f"{_OPERATION}/start"), _speed, "Operation {id} is started."),
+    "abort-operation": Action(("POST", f"{_OPERATION}/abort"), _nothing, "Operation {id} is stopped."),
+    "resume-operation": Action(("POST", f"{_OPERATION}/resume"), _speed, "Operation {id} goes on."),
     "pause-queue": Action(("POST", f"{_QUEUES}/pause"), _texts("queue", "reason"), "Queue {queue} is paused."),
     "resume-queue": Action(("POST", f"{_QUEUES}/resume"), _texts("queue"), "Queue {queue} is resumed."),
     "cancel-flow": Action(("POST", f"{_FLOW}/cancel"), _texts("reason"), "Flow {id} is cancelled."),

@@ -6,11 +6,12 @@ from typing import Final
 
 from tenure.dashboard.page import PageRoute
 from tenure.dashboard.pages import contracts, flows, health, jobs, letters, overview, queues
+from tenure.dashboard.pages import operations as many
 
 _JOBS, _LETTERS, _SCHEDULES, _CONTRACTS = (
     "/api/v1/jobs", "/api/v1/dlq/items", "/api/v1/schedules", "/api/v1/contracts",
 )  # fmt: skip
-_FLOWS, _DATASETS = "/api/v1/flows", "/api/v1/datasets"
+_FLOWS, _DATASETS, _OPERATIONS = "/api/v1/flows", "/api/v1/datasets", "/api/v1/operations"
 
 PAGES: Final = (
     PageRoute("/", "overview.html", overview.overview, "Overview", _JOBS, "Overview", "o"),
@@ -19,6 +20,8 @@ PAGES: Final = (
     PageRoute("/dead-letters", "dead_letters.html", letters.letter_list, "Dead letters", _LETTERS, "Dead letters", "d"),
     PageRoute("/dead-letters/{id}", "dead_letter.html", letters.letter, "Dead letter", f"{_LETTERS}/{{letter_id}}"),
     PageRoute("/causes/{id}", "cause.html", letters.group, "Cause", "/api/v1/dlq/groups/{group}"),
+    PageRoute("/operations", "operations.html", many.operation_list, "Operations", _OPERATIONS, "Operations", "x"),
+    PageRoute("/operations/{id}", "operation.html", many.operation, "Operation", f"{_OPERATIONS}/{{operation_id}}"),
     PageRoute("/queues", "queues.html", queues.queue_list, "Queues", "/api/v1/queues", "Queues", "q"),
     PageRoute("/workers", "workers.html", queues.worker_list, "Workers", "/api/v1/workers", "Workers", "w"),
     PageRoute("/schedules", "schedules.html", queues.schedule_list, "Schedules", _SCHEDULES, "Schedules", "s"),

@@ -36,7 +36,7 @@ class Templates:
         )  # fmt: skip
         environment.filters |= {
             "shown": shown, "shown_lines": shown_lines, "short": short, "json_text": json_text, "when": when,
-            "span": span, "person": person,
+            "span": span, "person": person, "json_to_edit": json_to_edit,
         }  # fmt: skip
         environment.globals |= {
             "url": self.url,
@@ -111,6 +111,13 @@ def json_text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=2)
     more = len(text) - _LONGEST
     return shown_lines(text) + (f"\n… {more} more characters: see the API" if more > 0 else "")
+
+
+def json_to_edit(value: Any) -> str | None:
+    """A value as JSON that a person can change and send back, nothing hidden or left out; None: it is too long."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    # Outside of strings JSON has none of these characters, so an escape means the same.
+    return None if len(text) > _LONGEST else _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def person(value: str | None) -> str:

@@ -122,6 +122,14 @@ function onClick(event) {
   openState(event);
 }
 
+// A text that must be JSON is checked before it is sent: what was typed is not lost.
+document.addEventListener("input", (event) => {
+  if (!event.target.matches?.("textarea[data-json]")) return;
+  let trouble = "";
+  try { JSON.parse(event.target.value); } catch (error) { trouble = `This is no JSON: ${error.message}`; }
+  event.target.setCustomValidity(trouble);
+});
+
 document.addEventListener("keydown", onKey);
 document.addEventListener("keydown", openState);
 document.addEventListener("click", onClick);
