@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tenure.postgres.store import Store
 from tests.dashboard.conftest import serving
@@ -21,6 +21,9 @@ _ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+
+#: A busy machine may need longer than the default of 5 s; a test that passes waits for its condition only.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")  # an event loop runs as long as it does, in which no async test could run
