@@ -251,6 +251,8 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs, OperationVerbs):
         upkeep: bool = True,
         wakeups: bool = True,
         sqs: str | None = None,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
     ) -> None:
         """Run a worker until SIGTERM or Ctrl-C.
 
@@ -282,6 +284,8 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs, OperationVerbs):
         upkeep: bool = True,
         wakeups: bool = True,
         sqs: str | None = None,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
     ) -> Worker:
         """Return a worker for this app's tasks, to run in your own event loop: `await worker.run()`.
 
@@ -294,9 +298,16 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs, OperationVerbs):
         upkeep          False: run no upkeep beside it
         wakeups         False: do not listen for wake-ups, only poll
         sqs             the address of a message queue that names its tasks; needs a dispatcher, excludes contracts
+        metrics_port    serve metrics of this worker at this port, 0: a free one; needs the extra `metrics`
+        metrics_host    the address of that port; default: this machine alone
         """
         from tenure.worker import Worker
 
+        metrics: WorkerMetrics | None = None
+        if metrics_port is not None:
+            from tenure.metrics.worker import WorkerMetrics
+
+            metrics = WorkerMetrics(metrics_host, metrics_port)
         inbox = None if sqs is None else self._connections.inbox(sqs)
 
         async def source() -> JobClient:
@@ -316,7 +327,10 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs, OperationVerbs):
         async def run_upkeep(client: Any) -> None:
             from tenure.upkeep import Upkeep
 
-            await Upkeep.configured(client.store, self.settings, self._connections.url()).run()
+            upkeep = Upkeep.configured(client.store, self.settings, self._connections.url())
+            if metrics is not None:
+                metrics.upkeep = upkeep
+            await upkeep.run()
 
         async def listen(client: Any) -> None:
             await client.listen(worker.wake_up)
@@ -333,6 +347,7 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs, OperationVerbs):
             self.tasks, source, middleware=self.middleware, open_service_source=service_source, services=services,
             application=self.application, queues=queues, concurrency=concurrency, contracts=contracts, name=name,
             poll=poll, grace=grace, schedules=fingerprints(self._schedules), release=self.settings.release,
+            metrics=metrics,
         )  # fmt: skip
         return worker
 

@@ -126,7 +126,7 @@ def test_command_that_needs_an_extra_names_the_command_that_installs_it(
 
 
 def test_metrics_without_the_extra_name_the_command_that_installs_it(bare: Path) -> None:
-    done = run_bare(bare, "import tenure.metrics.database")
+    done = run_bare(bare, "import tenure; tenure.App('postgresql://nowhere').worker(metrics_port=0)")
     assert "MissingExtra" in done.stderr
     assert "pip install 'tenure[metrics]'" in done.stderr
 

@@ -66,9 +66,10 @@ def test_the_decorator_has_the_options_that_its_type_has() -> None:
 
 
 def test_the_worker_of_an_app_has_the_defaults_of_the_worker() -> None:
-    by_the_app = {"middleware", "services", "open_service_source", "application", "schedules", "release"}
+    by_the_app = {"middleware", "services", "open_service_source", "application", "schedules", "release", "metrics"}
     own = {name: default for name, default in options(Worker).items() if name not in by_the_app}
-    assert options(App.worker) == {**own, "upkeep": True, "wakeups": True, "sqs": None}
+    of_the_app = {"upkeep": True, "wakeups": True, "sqs": None, "metrics_port": None, "metrics_host": "127.0.0.1"}
+    assert options(App.worker) == {**own, **of_the_app}
     assert options(App.run_worker) == {"until_idle": False, **options(App.worker)}
 
 

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "middleware": CLIENT,
     "logs": {*VALUES, "context"},
     "task": LIBRARY,
-    "worker": LIBRARY,
+    "worker": {*LIBRARY, "metrics"},
     "upkeep": {*VALUES, "postgres", "queue", "sqs"},
     "flows": {"errors", "contracts", "jobs"},
     "http": {*VALUES, "postgres", "client", "queue", "flows", "metrics"},
@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "app_operations": LIBRARY,
     "flow": LIBRARY,
     "app_flows": {*LIBRARY, "flow"},
-    "app": {*LIBRARY, *APP_PARTS, "worker", "upkeep", "flows", "embedded"},
+    "app": {*LIBRARY, *APP_PARTS, "metrics", "worker", "upkeep", "flows", "embedded"},
     "samples": {*LIBRARY, "app"},
     "conformance": {*VALUES, "postgres", "http"},
     "testing": EVERYTHING_BUT_CLI,
@@ -69,7 +69,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Allowed only inside a function: `App()` imports no driver until first use, and loads its neighbours late.
 ONLY_INSIDE_FUNCTIONS: dict[str, set[str]] = {
     "http": {"metrics"},
-    "app": {"postgres", *SURFACES},
+    "worker": {"metrics"},
+    "app": {"postgres", "metrics", *SURFACES},
     "app_schedules": {"postgres"},
     "app_operations": {"postgres"},
     "app_flows": {"postgres"},

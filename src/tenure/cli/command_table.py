@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("Find what is wrong with a database, its server and its workers.", "doctor:doctor"),
     "verify": ("Audit a live database against its contracts.", "verify:verify"),
     "stats": ("Show what the jobs of each type did.", "stats:stats"),
+    "top": ("Watch what jobs do, in the terminal.", "top:top"),
     "replay": ("Run recorded jobs again and compare.", "verify:replay"),
     "worker": ("Run the tasks of an application.", "services.worker:worker"),
     "enqueue": ("Create a job.", "enqueue:enqueue"),

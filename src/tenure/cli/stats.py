@@ -20,20 +20,21 @@ _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 30
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-_Since = Annotated[str, typer.Option(metavar="TIME", help="From so long ago: 90s, 15m, 6h, 7d; a minute to 400 days.")]
+Since = Annotated[str, typer.Option(metavar="TIME", help="From so long ago: 90s, 15m, 6h, 7d; a minute to 400 days.")]
 
 
 @command
-async def stats(store: Store, since: _Since = "1h") -> Output:
+async def stats(store: Store, since: Since = "1h") -> Output:
     """Show by type: jobs made and ended, failures, waits and run times, and a sparkline; then the live jobs."""
-    found = await store.counts.stats(_seconds(since))
+    found = await store.counts.stats(seconds_of(since))
     data = found.to_json()
     if not found.types and not found.levels:
         return Output(data, notes=[f"nothing happened in the last {since}, and no job lives"])
-    return Output(data, list(_lines(found)))
+    return Output(data, list(stats_lines(found)))
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """The seconds of a time like 15m; refuses other texts."""
     number, unit = text[:-1], text[-1:]
     try:
         seconds = float(number) * _UNITS[unit]
@@ -44,7 +45,8 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _lines(found: Stats) -> Iterator[str]:
+def stats_lines(found: Stats) -> Iterator[str]:
+    """The tables of statistics."""
     slices: dict[tuple[str, str], list[Slice]] = {}
     for one in found.slices:
         slices.setdefault((one.contract, one.type), []).append(one)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tenure.jobs.stats import BOUNDS, COUNTERS, DLQ_COUNT, OTHER, Count, Durations, Snapshot, TypeStats, by_type
-from tenure.metrics.text import text_of
+from tenure.jobs.stats import COUNTERS, DLQ_COUNT, OTHER, Count, Durations, Snapshot, TypeStats, by_type
+from tenure.metrics.text import histogram, text_of
 
 #: Combinations of contract and type with histograms of their own.
 MOST_HISTOGRAMS: Final = 200
@@ -51,8 +50,6 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "tenure_process_refusals_total": ("counter", "Calls of this process that were refused."),
     "tenure_process_loop_lag_seconds": ("gauge", "How late the event loop of this process was just now."),
 }
-#: The upper bounds of a histogram's buckets, as labels.
-_BOUNDS: Final = tuple(f"{bound:g}" for bound in BOUNDS)
 _TYPE = ("contract", "type", "tenant")
 #: The labels of every metric that has some.
 LABELS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -90,7 +87,7 @@ class Database:
         for name, (kind, text) in METRICS.items():
             labels = LABELS.get(name, ())
             if kind == "histogram" and name in self._durations:
-                yield _histogram(name, text, labels, self._durations[name])
+                yield histogram(name, text, labels, self._durations[name])
             elif name in self._numbers:
                 family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
                 metric = family(name, text, labels=labels)
@@ -158,14 +155,3 @@ class Database:
 
 def _labels(stats: TypeStats) -> tuple[str, str]:
     return stats.contract, stats.type
-
-
-def _histogram(
-    name: str, text: str, labels: tuple[str, ...], found: Mapping[tuple[str, ...], Durations]
-) -> HistogramMetricFamily:
-    metric = HistogramMetricFamily(name, text, labels=labels)
-    for values, durations in found.items():
-        sums = accumulate(durations.numbers[n] for n in range(len(BOUNDS)))
-        buckets = [*zip(_BOUNDS, sums, strict=True), ("+Inf", durations.number)]
-        metric.add_metric(values, buckets, durations.seconds)
-    return metric

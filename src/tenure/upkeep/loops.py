@@ -127,6 +127,8 @@ class Upkeep:
         self._clock = ClockWatch(monotonic)
         self._status = StatusLog()
         self._failures: Counter[str] = Counter()
+        self._runs: Counter[str] = Counter()
+        self._looked_at = time.monotonic()
         self._not_before: dict[str, float] = {}
         self._moving: set[str] = set()
         self._pending: PendingWork | None = None
@@ -150,6 +152,16 @@ class Upkeep:
     def counts(self) -> Mapping[str, int]:
         """The work of each part since the start: jobs settled, reaped, promoted, ranges made, rows deleted…"""
         return dict(self._status.counts)
+
+    @property
+    def runs(self) -> Mapping[str, int]:
+        """The rounds of each part that went well, since the start."""
+        return dict(self._runs)
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since it last looked for work; about half a second while all is well."""
+        return time.monotonic() - self._looked_at
 
     @property
     def troubles(self) -> Mapping[str, str]:
@@ -230,6 +242,9 @@ class Upkeep:
             self._failures[name] += 1
             return retry * random.uniform(0.5, 1.0)
         self._failures.pop(name, None)
+        self._runs[name] += 1
+        if name == "look":
+            self._looked_at = time.monotonic()
         if report is not None:
             self._status.log_report(report)
         return None

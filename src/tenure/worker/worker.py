@@ -9,7 +9,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenure import __version__
 from tenure.client.job_source import JobSource, MessageSource
@@ -32,6 +32,9 @@ from tenure.worker.service_thread import Service, ServiceThread
 from tenure.worker.shared_parts import SharedParts, Slots
 from tenure.worker.signals import SignalRepeats, deliver_signals
 from tenure.worker.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from tenure.metrics.worker import WorkerMetrics
 
 _log = logging.getLogger("tenure.worker")
 
@@ -86,6 +89,7 @@ class Worker:
         application: str | None = None,
         schedules: Mapping[str, str] | None = None,
         release: str | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self.tasks = tasks
         self.queues = tuple(queues or dict.fromkeys(task.given.queue for task in tasks.values())) or ("default",)
@@ -101,6 +105,7 @@ class Worker:
         self._open_source = open_source
         self._heartbeats = HeartbeatLoop()
         self._release = release
+        self._metrics = metrics
         self._application, self._schedules = application, dict(schedules or {})
         self._services = services
         self._service = ServiceThread(open_service_source or open_source)
@@ -134,10 +139,22 @@ class Worker:
             raise BadInput("a worker can run only once. Next: make another one")
         self._heartbeats.loop = asyncio.get_running_loop()
         with deliver_signals(self._on_signal if handle_signals else None):
+            measuring: asyncio.Task[None] | None = None
             try:
+                measuring = self._start_metrics()
                 await self._run(until_idle=until_idle)
             finally:
                 await complete(self._close())
+                if measuring is not None and self._metrics is not None:
+                    measuring.cancel()
+                    await asyncio.to_thread(self._metrics.stop)
+
+    def _start_metrics(self) -> asyncio.Task[None] | None:
+        """Serve the metrics of this worker, and measure its event loop."""
+        if self._metrics is None:
+            return None
+        _log.info("%s shows its metrics at %s", self.name, self._metrics.start(self._slots))
+        return asyncio.create_task(self._metrics.measure_loop())
 
     async def _run(self, *, until_idle: bool) -> None:
         connected = await self._connect() if until_idle else await self._connect_unless_stopped()
@@ -198,6 +215,8 @@ class Worker:
 
         An empty name stands for any. `tenure.jobs.wakeup.JOB_CHANGED` as contract: `queue` is the id of that job.
         """
+        if self._metrics is not None:
+            self._metrics.wakeups += 1
         if contract == JOB_CHANGED:
             self._heartbeats.check_soon(int(queue))
         elif self._claim_loop is not None and (not queue or queue in self.queues):

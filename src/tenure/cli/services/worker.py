@@ -33,6 +33,10 @@ _Sqs = Annotated[
     str | None, typer.Option("--sqs", help="Receive tasks from this SQS queue and claim them from the dispatcher.")
 ]
 _Key = Annotated[str | None, typer.Option("--key", help="The API key for the dispatcher; TENURE_KEY hides it from ps.")]
+_MetricsPort = Annotated[
+    int | None, typer.Option("--metrics-port", min=0, max=65_535, help="Serve /metrics at this port; 0: a free one.")
+]
+_MetricsHost = Annotated[str, typer.Option("--metrics-host", help="The address to serve /metrics at.")]
 
 
 def worker(
@@ -51,6 +55,8 @@ def worker(
     dispatcher: _Dispatcher = None,
     key: _Key = None,
     sqs: _Sqs = None,
+    metrics_port: _MetricsPort = None,
+    metrics_host: _MetricsHost = "127.0.0.1",
     log_level: LogLevel = "info",
     log_format: LogFormat = None,
 ) -> None:
@@ -69,10 +75,13 @@ def worker(
     if processes > 1:
         from tenure.cli.services.worker_processes import run_processes
 
-        raise typer.Exit(run_processes(processes, name, until_idle=until_idle))
+        if metrics_port and metrics_port + processes - 1 > 65_535:
+            raise BadInput(f"{processes} processes need ports from {metrics_port} on, and the last port is 65535")
+        raise typer.Exit(run_processes(processes, name, until_idle=until_idle, metrics_port=metrics_port))
     app.run_worker(
         queues=_split(queues), contracts=_split(contracts), concurrency=concurrency, name=name, poll=poll, grace=grace,
         upkeep=upkeep, wakeups=wakeups, sqs=sqs, until_idle=until_idle,
+        metrics_port=metrics_port, metrics_host=metrics_host,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ _RESTART_AFTER_S = 1.0
 _log = logging.getLogger("tenure.worker")
 
 
-def run_processes(processes: int, name: str | None, *, until_idle: bool) -> int:
+def run_processes(processes: int, name: str | None, *, until_idle: bool, metrics_port: int | None = None) -> int:
     """Run this command in several processes until a signal stops them; returns the exit code."""
     ends_well = (0,) if until_idle else ()
     # The last value of an option counts; behind `--` there are no options.
@@ -27,7 +27,8 @@ def run_processes(processes: int, name: str | None, *, until_idle: bool) -> int:
 
     def start(number: int) -> subprocess.Popen[bytes]:
         named = ["--name", f"{name}-{number}"] if name else []
-        command = [sys.executable, "-m", "tenure", *own[:end], "--processes", "1", *named, *own[end:]]
+        port = ["--metrics-port", str(metrics_port + number - 1)] if metrics_port else []
+        command = [sys.executable, "-m", "tenure", *own[:end], "--processes", "1", *named, *port, *own[end:]]
         return subprocess.Popen(command, env={**os.environ, PROCESS: str(number)})
 
     def forward(number: int, _: object) -> None:
