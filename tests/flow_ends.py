@@ -67,12 +67,14 @@ async def _ended(store: Store, parent: Parent) -> bool:
     return job.role == "done"
 
 
-def _rounds(one: Callable[[Store], Awaitable[Any]]) -> Callable[[Store, Parent], Awaitable[None]]:
-    """Upkeep that goes round until the job has ended, by this caller or another."""
+def _rounds(one: Callable[[Store], Awaitable[Any]]) -> Callable[[Store, Parent], Awaitable[bool]]:
+    """Upkeep that goes round until the job has ended, by this caller or another; whether this one ended any job."""
 
-    async def call(store: Store, parent: Parent) -> None:
+    async def call(store: Store, parent: Parent) -> bool:
+        has_ended = False
         while not await _ended(store, parent):
-            await one(store)
+            has_ended = bool(await one(store)) or has_ended
+        return has_ended
 
     return call
 
