@@ -254,4 +254,20 @@ MUTANTS = (
         "and False:",
         ("jobs/test_flow.py::test_a_wrong_shape_is_refused_with_the_path_that_is_wrong",),
     ),
+    Mutant(
+        "members-read-their-list-one-by-one",
+        "Each member that runs again is read by a statement of its own, with the whole list",
+        "postgres/flow_starts.py",
+        "    for part in _parts([node for node in ready if node.is_member]):",
+        "    for part in [[node.id] for node in ready if node.is_member]:",
+        ("postgres/test_wide_flows.py::test_members_that_run_again_read_their_list_a_few_times[300]",),
+    ),
+    Mutant(
+        "all-members-made-at-once",
+        "The payloads of all members of a mapped node are in memory at once",
+        "postgres/flow_starts.py",
+        "size + len(payload) > _PART_BYTES or len(part) == validation.MAX_BATCH",
+        "False",
+        ("postgres/test_wide_flows.py::test_members_are_made_a_part_at_a_time",),
+    ),
 )

@@ -72,7 +72,8 @@ def resume_plan(registry: Registry, flow_id: int, names: Sequence[str] | None, m
     if not chosen or len(resumed.left) == len(chosen):
         why = "; ".join(f"node {name!r}: {reason}" for name, reason in left.items()) or "no node ended badly"
         raise FlowConflict(f"nothing of flow {flow_id} can be resumed: {why}. Next: tenure flows show {flow_id}")
-    queues |= yield from apply_ends(registry, flows, [], max_bytes, resumed.ready(flow_id), changed=True)
+    ready = yield from resumed.ready(flow_id)
+    queues |= yield from apply_ends(registry, flows, [], max_bytes, ready, changed=True)
     jobs = {node.name: node.job_id for node in resumed.started if node.job_id is not None}
     return Resuming(jobs, resumed.waiting, left, queues)
 
@@ -133,5 +134,6 @@ def requeue_node(
     made = yield from insert(node_id)
     if isinstance(made, int):
         resumed = yield from reset_nodes(flow, graph, [node_id], {node_id: made})
-        queues |= yield from apply_ends(registry, flows, [], max_bytes, resumed.ready(flow_id), changed=True)
+        ready = yield from resumed.ready(flow_id)
+        queues |= yield from apply_ends(registry, flows, [], max_bytes, ready, changed=True)
     return Requeued(made, queues, [flow_id])

@@ -8,6 +8,7 @@ well stay as they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -53,9 +54,18 @@ class Resumed:
     waiting: int
     left: Mapping[str, str]
 
-    def ready(self, flow_id: int) -> list[NodeToStart]:
-        """The nodes to start, as `apply_ends` takes them."""
-        return [NodeToStart(node.id, flow_id, 0) for node in self.started]
+    def ready(self, flow_id: int) -> Plan[list[NodeToStart]]:
+        """Measure the nodes to start; returns them as `apply_ends` takes them."""
+        if not self.started:
+            return []
+        members = Counter(node.part_of for node in self.started)
+        rows = yield statement("measure_nodes", {"ids": sorted({node.part_of or node.id for node in self.started})})
+        # A member has one item of the list: no more than the list divided by the members that run again.
+        sizes = {node_id: size + listed // max(1, members[node_id]) for node_id, size, listed in rows}
+        return [
+            NodeToStart(node.id, flow_id, sizes[node.part_of or node.id], is_member=node.part_of is not None)
+            for node in self.started
+        ]
 
 
 def read_graph(flow: LockedFlow) -> Plan[dict[int, GraphNode]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
 from tenure.errors import BadInput
@@ -15,7 +16,7 @@ from tenure.postgres.datasets.pins import pin_jobs, refusal_of, resolve_uses
 from tenure.postgres.enqueue import JobGroup, insert_with_ids
 from tenure.postgres.notify import queues_to_wake
 from tenure.postgres.registry import Registry
-from tenure.postgres.statement import Plan, carried, statement
+from tenure.postgres.statement import Plan, Row, carried, statement
 from tenure.postgres.stored_job import job_from_options
 
 #: About how many bytes of payloads and results are in memory at a time.
@@ -29,6 +30,8 @@ class NodeToStart(NamedTuple):
     id: int
     flow_id: int
     size: int
+    #: It is a member of a mapped node, and runs again.
+    is_member: bool = False
 
 
 class NewNodeJob(NamedTuple):
@@ -69,28 +72,39 @@ def start_nodes(
 ) -> Plan[StartedNodes]:
     """Insert the jobs of nodes that are ready, and those of the members of mapped nodes."""
     started = StartedNodes()
-    for part in _parts(ready):
-        jobs: list[NewNodeJob] = []
-        for row in (yield statement("read_starting_nodes", {"ids": part})):
-            node, flow_id, job_id, contract, queue, type_name, mapped, payload, options, results = row
-            flow = flows[flow_id]
-            job = job_from_options(type_name, None, contract, queue, flow.tenant_id, options)
-            if results is None:
-                jobs.append(NewNodeJob(job_id, node, job, flow.created_by, payload))
-                continue
-            job.payload, arguments = json.loads(payload), json.loads(results)
-            if mapped is None:
-                jobs.append(_node_job(job_id, node, job, arguments, flow))
-                continue
-            items = arguments.pop(mapped, None)
-            if (trouble := _no_list(mapped, items)) is not None:
-                started.failed[node] = trouble
-            elif not items:
-                started.empty.append(node)
-            else:
-                jobs += yield from _insert_members(node, job, mapped, items, arguments, flow)
-        yield from insert_node_jobs(registry, jobs, max_bytes, started)
+    for part in _parts([node for node in ready if not node.is_member]):
+        rows = yield statement("read_starting_nodes", {"ids": part})
+        yield from _start(registry, flows, rows, max_bytes, started)
+    for part in _parts([node for node in ready if node.is_member]):
+        rows = yield statement("read_starting_members", {"ids": part})
+        yield from _start(registry, flows, rows, max_bytes, started)
     return started
+
+
+def _start(
+    registry: Registry, flows: Mapping[int, FlowOfJobs], rows: Sequence[Row], max_bytes: int, started: StartedNodes
+) -> Plan[None]:
+    """Insert the jobs of the nodes in these rows, and of their members."""
+    jobs: list[NewNodeJob] = []
+    members: list[Iterator[NewNodeJob]] = []
+    for node, flow_id, job_id, contract, queue, type_name, mapped, payload, options, results in rows:
+        flow = flows[flow_id]
+        job = job_from_options(type_name, None, contract, queue, flow.tenant_id, options)
+        if results is None:
+            jobs.append(NewNodeJob(job_id, node, job, flow.created_by, payload))
+            continue
+        job.payload, arguments = json.loads(payload), json.loads(results)
+        if mapped is None:
+            jobs.append(_node_job(job_id, node, job, arguments, flow))
+            continue
+        items = arguments.pop(mapped, None)
+        if (trouble := _no_list(mapped, items)) is not None:
+            started.failed[node] = trouble
+        elif not items:
+            started.empty.append(node)
+        else:
+            members.append((yield from _insert_members(node, job, mapped, items, arguments, flow)))
+    yield from insert_node_jobs(registry, chain(jobs, *members), max_bytes, started)
 
 
 def _node_job(job_id: int, node: int, job: NewJob, arguments: Mapping[str, Any], flow: FlowOfJobs) -> NewNodeJob:
@@ -110,15 +124,16 @@ def _no_list(argument: str, items: Any) -> str | None:
 
 def _insert_members(
     node: int, job: NewJob, mapped: str, items: Sequence[Any], arguments: Mapping[str, Any], flow: FlowOfJobs
-) -> Plan[list[NewNodeJob]]:
+) -> Plan[Iterator[NewNodeJob]]:
+    """Insert the members of a mapped node; returns their jobs, which are made one after the other as they are taken."""
     rows = yield statement("insert_members", {"id": node, "count": len(items)})
     flow.nodes += len(items)
     flow.open += len(items)
     flow.last_id = max(flow.last_id, rows[-1][0])
-    return [
+    return (
         _node_job(member, member, _copy(job), {**arguments, mapped: item}, flow)
         for (member,), item in zip(rows, items, strict=True)
-    ]
+    )
 
 
 def _copy(job: NewJob) -> NewJob:
@@ -141,16 +156,15 @@ def _parts(ready: Sequence[NodeToStart]) -> Iterator[list[int]]:
 
 
 def insert_node_jobs(
-    registry: Registry, jobs: Sequence[NewNodeJob], max_bytes: int, started: StartedNodes
+    registry: Registry, jobs: Iterable[NewNodeJob], max_bytes: int, started: StartedNodes
 ) -> Plan[None]:
-    """Insert jobs under the ids that were reserved for them; one that cannot be made becomes a failure of its node."""
-    using = [one for one in jobs if one.job.uses_datasets]
-    resolved = (yield from resolve_uses(one.job for one in using)) if using else {}
-    groups: dict[tuple[str, str | None, str | None], list[tuple[NewNodeJob, str]]] = {}
+    """Insert jobs under the ids that were reserved for them; one that cannot be made becomes a failure of its node.
+
+    Takes the jobs a part at a time: the payloads of all members of a mapped node may be larger than the memory.
+    """
+    part: list[tuple[NewNodeJob, str]] = []
+    size = 0
     for one in jobs:
-        if (refusal := refusal_of(one.job, resolved)) is not None:
-            started.failed[one.node] = str(refusal)
-            continue
         payload = one.payload
         if payload is None:
             try:
@@ -158,6 +172,22 @@ def insert_node_jobs(
             except BadInput as error:
                 started.failed[one.node] = str(error)
                 continue
+        if part and (size + len(payload) > _PART_BYTES or len(part) == validation.MAX_BATCH):
+            yield from _insert_part(registry, part, started)
+            part, size = [], 0
+        part.append((one, payload))
+        size += len(payload)
+    yield from _insert_part(registry, part, started)
+
+
+def _insert_part(registry: Registry, jobs: Sequence[tuple[NewNodeJob, str]], started: StartedNodes) -> Plan[None]:
+    using = [one.job for one, _ in jobs if one.job.uses_datasets]
+    resolved = (yield from resolve_uses(using)) if using else {}
+    groups: dict[tuple[str, str | None, str | None], list[tuple[NewNodeJob, str]]] = {}
+    for one, payload in jobs:
+        if (refusal := refusal_of(one.job, resolved)) is not None:
+            started.failed[one.node] = str(refusal)
+            continue
         groups.setdefault((one.job.contract, one.job.version, one.created_by), []).append((one, payload))
     for (contract, version, created_by), group in groups.items():
         bound = yield from registry.bound_contract(contract, version)

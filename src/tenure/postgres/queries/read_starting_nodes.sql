@@ -1,11 +1,8 @@
--- Read what the jobs of these nodes are made of: their values, and the results of their parents by argument. A member
--- has the values of its mapped node, and one item of the list.
+-- Read what the jobs of these nodes, none of them a member, are made of: their values, and the results of their parents by
+-- argument.
 select node.id, node.flow_id, node.job_id, node.contract, node.queue, node.type, node."each",
-       coalesce(whole.payload, node.payload, '{}')::text, coalesce(whole.options, node.options),
-       case when whole.id is null then given.results
-            else given.results || jsonb_build_object(whole."each", given.results -> whole."each" -> node.place) end::text
+       coalesce(node.payload, '{}')::text, node.options, given.results::text
 from tenure.flow_node as node
-left join tenure.flow_node as whole on whole.id = any (array[node.part_of])
 cross join lateral (
     select jsonb_object_agg(input.key, case
                when jsonb_typeof(input.value) = 'array' then (
@@ -18,7 +15,7 @@ cross join lateral (
                else (select result from tenure.flow_node
                      where flow_node.id = any (array[(input.value #>> '{}')::bigint]))
            end) as results
-    from jsonb_each(coalesce(whole.inputs, node.inputs)) as input
+    from jsonb_each(node.inputs) as input
 ) as given
 where node.id = any (:ids::bigint[])
 order by node.id
