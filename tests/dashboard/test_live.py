@@ -154,3 +154,9 @@ def test_fifty_open_pages_read_as_often_as_one(url: str, monkeypatch: pytest.Mon
         list(pool.map(look, range(50)))
     # Each answer is shared for a while, however many look.
     assert reads <= 1 + (time.monotonic() - began) / SHARED_S
+
+
+def test_a_stream_is_for_get_alone(browser: Browser) -> None:
+    response = browser.client.head("/live/jobs")
+    assert (response.status_code, response.headers["allow"]) == (405, "GET")
+    browser.get("/jobs")

@@ -140,6 +140,7 @@ class Site:
         page = Page(self._application, self._shared, visitor.caller, name, dict(request.query_params))
         self._application.require_scopes(visitor.caller, "GET", route.reads)
         if is_live:
+            _only(request, "GET")  # the answer to a HEAD would have no body and no end
             if not route.is_live:
                 raise RouteNotFound("this page has no live part")
             return self._stream(request, route, page)
