@@ -30,6 +30,18 @@ def mixed(jobs: int, of_reliability: float, chance: random.Random) -> Iterator[C
         yield chance.choice(_TASKS).options(contract=contract).call(round(chance.uniform(0.05, 0.6), 3))
 
 
+def counted_as_logged(db: Harness) -> None:
+    """The counts of hops, folded or not, are those of the log."""
+    by = "contract, trigger, from_state, to_state"
+    logged = db.sql(f"select {by}, count(*)::bigint as number from tenure.event where hop group by {by}")
+    counted = db.sql(
+        f"select {by}, sum(number)::bigint as number from tenure.move_count where unit = 'ever' and from_state <> '' "
+        f"and to_state <> '' and trigger not like 'refused%%' and trigger <> 'renew' group by {by}"
+    )
+    assert {tuple(row.values()) for row in counted} == {tuple(row.values()) for row in logged}
+    assert len(logged) > 20
+
+
 async def one_at_work(db: Harness, fleet: Fleet, chance: random.Random) -> str:
     """Wait until a handler runs, and a moment more; the worker that has one then, or had."""
     busy = "select lease_owner from tenure.job join public.run on job_id = id where ended_at is null"
@@ -77,6 +89,7 @@ async def test_every_job_ends_within_its_budget_however_often_its_workers_are_ki
         said = fleet.stop_all()
     triggers = await ended_well(db, ids)
     seen_by_witnesses(db)
+    counted_as_logged(db)
     cut_off = db.value(cut)
     print(
         f"{len(ids)} jobs, {fleet.did['killed']} workers killed, {cut_off} handlers cut off, {lost(triggers)} leases "
