@@ -143,6 +143,24 @@ def test_many_jobs_are_cancelled_stopped_and_gone_on_with(page: Page, dsn: str, 
     assert [http.get(f"/api/v1/jobs/{one}")["state"] for one in jobs] == ["cancelled", "cancelled", "queued"]
 
 
+def test_chart_is_drawn_and_drawn_again_when_its_numbers_change(page: Page, http: Caller) -> None:
+    World(http).done()
+    page.goto("/")
+    expect(page.locator("#throughput canvas")).to_be_visible()
+    total = """total => JSON.parse(document.getElementById('throughput').dataset.chart).enqueued
+        .reduce((sum, one) => sum + one) === total"""
+    page.wait_for_function(total, arg=1)
+    ink = "one => one.toDataURL()"
+    before = page.locator("#throughput canvas").evaluate(ink)
+    for _ in range(9):
+        http.enqueued()
+    page.wait_for_function(total, arg=10)
+    expect(page.locator("#throughput canvas")).to_have_count(1)
+    page.wait_for_function("before => document.querySelector('#throughput canvas').toDataURL() !== before", arg=before)
+    page.get_by_text("As a table").click()
+    expect(page.get_by_role("region", name="Jobs by minute").get_by_role("row")).not_to_have_count(0)
+
+
 def test_wrong_json_is_not_sent(page: Page, http: Caller) -> None:
     page.goto(f"/jobs/{World(http).done()}")
     page.get_by_text("Edit the payload and run it again").click()

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -35,8 +35,8 @@ class Templates:
             lstrip_blocks=True, auto_reload=False,
         )  # fmt: skip
         environment.filters |= {
-            "shown": shown, "shown_lines": shown_lines, "short": short, "json_text": json_text, "when": when,
-            "span": span, "person": person, "json_to_edit": json_to_edit,
+            "shown": shown, "shown_lines": shown_lines, "short": short, "minute": minute, "json_text": json_text,
+            "when": when, "span": span, "person": person, "json_to_edit": json_to_edit,
         }  # fmt: skip
         environment.globals |= {
             "url": self.url,
@@ -99,6 +99,11 @@ def when(value: str | None) -> Markup:
         return Markup('<span class="none">–</span>')
     exact = datetime.fromisoformat(value).strftime("%Y-%m-%d %H:%M:%S")
     return Markup('<time datetime="{}" hx-morph-skip-children>{} UTC</time>').format(value, exact)
+
+
+def minute(seconds: int) -> Markup:
+    """A time in seconds since 1970, as `when` writes it."""
+    return when(datetime.fromtimestamp(seconds, UTC).isoformat())
 
 
 def span(seconds: float | None) -> str:

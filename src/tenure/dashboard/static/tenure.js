@@ -50,7 +50,34 @@ function markChosen() {
   if (chosen) document.getElementById(chosen)?.classList.add("chosen");
 }
 
+// A chart is drawn from the numbers in its attribute, and again when they have changed.
+const LINES = [["enqueued", "Made", "--ready", []], ["claimed", "Claimed", "--active", [8, 4]], ["ended", "Ended", "--good", [2, 3]]];
+const STEPS = [...Array(10).keys()].flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
+const drawn = new WeakMap();
+function drawCharts() {
+  for (const place of document.querySelectorAll(".chart[data-chart]")) {
+    const given = place.dataset.chart;
+    let known = drawn.get(place);
+    if (known?.given === given) continue;
+    const numbers = JSON.parse(given);
+    const values = [numbers.times, ...LINES.map(([name]) => numbers[name])];
+    if (known) {
+      known.plot.setData(values);
+    } else {
+      const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+      const axis = {stroke: color("--note"), grid: {stroke: color("--line"), width: 1}};
+      const series = LINES.map(([, label, name, dash]) => ({label, stroke: color(name), dash, width: 2, points: {show: false}}));
+      const size = {width: Math.max(100, place.clientWidth), height: 180};
+      known = {plot: new uPlot({...size, scales: {y: {range: (_, low, high) => [0, Math.max(1, high)]}}, axes: [axis, {...axis, incrs: STEPS}], series: [{}, ...series]}, values, place)};
+      drawn.set(place, known);
+      new ResizeObserver(() => known.plot.setSize({width: Math.max(100, place.clientWidth), height: 180})).observe(place);
+    }
+    known.given = given;
+  }
+}
+
 function refresh() {
+  drawCharts();
   writeTimes();
   linkDrawings();
   markChosen();
