@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "migrate": ("Create or upgrade the schema and register the contracts.", "migrate:migrate"),
     "demo": ("Run jobs, kill workers, and check that nothing was lost.", "demo:demo"),
     "dev": ("Run everything on this machine: database, API, worker.", "services.dev:dev"),
-    "doctor": ("Find what is wrong with a database, its server and its workers.", "doctor:doctor"),
+    "doctor": ("Name what is wrong, and the next command for it.", "doctor:doctor"),
     "verify": ("Audit a live database against its contracts.", "verify:verify"),
     "stats": ("Show what the jobs of each type did.", "stats:stats"),
     "top": ("Watch what jobs do, in the terminal.", "top:top"),
@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("Run the tasks of an application.", "services.worker:worker"),
     "enqueue": ("Create a job.", "enqueue:enqueue"),
     "upkeep": ("Reap expired leases, promote due jobs, drop old history.", "services.upkeep:upkeep"),
-    "serve": ("Serve the HTTP API.", "services.serve:serve"),
+    "serve": ("Serve the HTTP API and the dashboard.", "services.serve:serve"),
     "conformance": ("Check a server, or a worker in any language.", "conformance:conformance"),
     "openapi": ("Print the OpenAPI document of the HTTP API.", "openapi:openapi"),
 }
