@@ -146,7 +146,7 @@ async def test_without_the_dispatchers_loops_nothing_is_retried(store: Store, db
 @pytest.mark.req("S1-60")
 async def test_what_a_worker_says_of_a_failure_does_not_decide_its_retry(store: Store, db: Harness) -> None:
     assert {field.name for field in dataclasses.fields(Failure)} == {
-        "message", "type", "code", "stack", "stage", "retryable"
+        "message", "type", "code", "stack", "stage", "retryable", "release"
     }  # fmt: skip
     opinions = [Failure("a", retryable=False), Failure("b", "PermanentError"), Failure("c", retryable=True)]
     await store.enqueue_many([NewJob("extract", contract="dispatcher")] * len(opinions))

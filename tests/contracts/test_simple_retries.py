@@ -263,7 +263,7 @@ async def test_answer_and_row_agree_on_the_budget_for_every_count_and_limit(
 @pytest.mark.req("S3-20")
 async def test_what_a_worker_says_of_a_failure_does_not_decide_its_retry(store: Store, db: Harness) -> None:
     assert {field.name for field in dataclasses.fields(Failure)} == {
-        "message", "type", "code", "stack", "stage", "retryable"
+        "message", "type", "code", "stack", "stage", "retryable", "release"
     }  # fmt: skip
     opinions = [Failure("a", retryable=False), Failure("b", "PermanentError"), Failure("c", retryable=True)]
     await store.enqueue_many([NewJob("send", contract="simple", max_attempts=2)] * 3)

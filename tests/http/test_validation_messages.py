@@ -151,10 +151,10 @@ def test_what_is_wrong_in_an_address_is_told_in_the_same_way(client: httpx2.Clie
 
 def test_a_flood_and_odd_names_are_told_in_few_words(client: httpx2.Client) -> None:
     flood = client.post(JOBS, json={f"x{n}": 0 for n in range(10_000)})
-    assert flood.json()["error"]["message"] == "10000 fields are given, and there are 18"
+    assert flood.json()["error"]["message"] == "10000 fields are given, and there are 20"
     assert flood.json()["error"]["hint"].startswith("the fields are type, payload, contract, ")
     within = client.post("/api/v1/jobs/1/fail", json={**PROOF, "error": {f"x{n}": 0 for n in range(99)}})
-    assert within.json()["error"]["message"] == "in error 99 fields are given, and there are 6"
+    assert within.json()["error"]["message"] == "in error 99 fields are given, and there are 7"
     headers = {"Content-Type": "application/json"}
     for name in ("x" * 100_000, "\\ud800", "\\u0000", " ", "", "\\n Next: pay"):
         odd = client.post(JOBS, content=f'{{"type": "t", "{name}": 1}}', headers=headers)

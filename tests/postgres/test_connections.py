@@ -234,6 +234,10 @@ def test_connections_are_opened_in_few_places_and_with_an_address_of_the_engines
         "postgres/test_databases.py": {"address", "self._server", "server"},  # makes and drops databases of tests
         "postgres/listener.py": {"self._address"},
         "postgres/migrate.py": {"plain_dsn(dsn, 'tenure migrate')"},
+        "postgres/doctor/examination.py": {  # it judges what it connects to, and must not wait for a pool
+            "plain_dsn(dsn, 'tenure doctor')",
+            "plain_dsn(exam.direct_url, 'tenure doctor')",
+        },
     }
 
 

@@ -18,8 +18,11 @@ from tests.harness import Harness
 pytestmark = pytest.mark.core
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown scope": ({"scopes": ["work", "everything"]}, r"no scope 'everything'.*Next: give one or more of enq"),
-    "no scope": ({"scopes": []}, "without a scope permits nothing.*Next: give one or more of enqueue, work"),
+    "an unknown scope": (
+        {"scopes": ["work", "everything"]},
+        r"no scope 'everything'.*Next: give one or more of read, enq",
+    ),
+    "no scope": ({"scopes": []}, "without a scope permits nothing.*Next: give one or more of read, enqueue, work"),
     "a text for the scopes": ({"scopes": "work"}, "scopes must be a list of strings, not 'work'"),
     "an approver without a name": ({"scopes": ["approve"]}, "needs a person.*Next: name the person"),
     "a blank person": ({"scopes": ["approve"], "person": " "}, "person must be a non-empty string"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -20,6 +20,7 @@ from tenure.jobs.job import Failure, Held, Job, NewJob
 from tenure.jobs.outcome import Enqueued, Moved, Outcome
 from tenure.postgres.connect import engine_dsn, translate_errors
 from tenure.postgres.engine import Engine
+from tenure.postgres.refusals import Refusals
 from tenure.postgres.registry import Registry
 from tenure.postgres.statement import Plan, run_sync
 from tenure.postgres.store import Store
@@ -36,12 +37,20 @@ CONTRACTS = ("standard", "phase27", "dispatcher", "reliability", "simple", "gate
 TRANSIENT = Failure("no answer", type="TransientError", retryable=True)
 
 
+class _NoRefusals(Refusals):
+    """Stores no refusals: that is the work of a task on an event loop, which a session has not."""
+
+    def note(self, verb: str, answers: Iterable[Any]) -> None:
+        """Do nothing."""
+
+
 class OneConnection(Engine):
     """The engine on one synchronous connection, so that a test decides when its transaction ends."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__(None, Registry())  # type: ignore[arg-type]  # no pool: `run` is all that ever asked for it
         self.connection = connection
+        self.refusals = _NoRefusals(self.run)
 
     async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False) -> T:
         with translate_errors():
