@@ -151,3 +151,10 @@ def test_key_of_a_tenant_sees_its_own_jobs_and_no_page_about_all(dsn: str, url: 
     browser.get(f"/jobs/{mine}")
     assert "TENANT_SCOPE_VIOLATION" in browser.get(f"/jobs/{theirs}", 403)
     assert "TENANT_SCOPE_VIOLATION" in browser.get("/queues", 403)
+
+
+def test_contract_counts_the_jobs_in_its_states(browser: Browser, http: Caller) -> None:
+    http.enqueued(), http.enqueued(queue="other"), http.enqueued("gate_b2")
+    page = browser.get("/contracts/standard")
+    assert "ready, 2 now" in page
+    assert "done, " not in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from markupsafe import Markup
@@ -20,8 +21,15 @@ async def contract_list(page: Page) -> dict[str, Any]:
 async def contract(page: Page) -> dict[str, Any]:
     """One contract: its drawing, its states and its paths."""
     shown = await page.get(f"/api/v1/contracts/{page.name}")
+    stats = await page.try_get("/api/v1/stats", seconds=1.0, since_seconds=60)
+    live: Counter[str] | None = None
+    if stats is not None:
+        live = Counter()
+        for level in stats["live"]:
+            if level["contract"] == shown["name"]:
+                live[level["state"]] += level["jobs"]
     return {
-        "title": f"Contract {shown['name']}", "contract": shown, "declaration": shown["declaration"],
+        "live": live, "title": f"Contract {shown['name']}", "contract": shown, "declaration": shown["declaration"],
         "drawing": inline_svg(to_svg(from_description(shown["declaration"]))),
     }  # fmt: skip
 
