@@ -309,7 +309,7 @@ def nap() -> None:
 
 
 #: Commands that look at no database, or bring one of their own.
-ELSEWHERE = {"openapi", "demo", "dev", "contracts diagram", "contracts diff", "contracts verify", "conformance"}
+ELSEWHERE = {"openapi", "demo", "dev", "contracts diagram", "contracts diff", "contracts verify", "conformance", "top"}
 
 
 def commands() -> set[str]:

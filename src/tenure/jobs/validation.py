@@ -36,7 +36,7 @@ LENGTHS: Mapping[str, int] = {
     "created_by": 200, "state": 40, "contract": 40, "key name": 190, "app name": 100,
     "application": 200, "actor": 200, "reason": 1000, "person": 200, "node": 200, "reason_code": 100,
     "host": 255, "version": 100, "schedule": 100, "flow": 200, "argument": 200, "release": 200, "group": 64,
-    "error": 500, "payload value": 500,
+    "error": 500, "payload value": 500, "subject": 300,
     "dataset": 200, "scope": 200, "row key": 500, "location": 2000, "cursor": 200, "partition_key": 200,
 }  # fmt: skip
 

@@ -101,11 +101,12 @@ class Alarms(EngineUser):
         reason: str | None = None,
     ) -> Mute:  # fmt: skip
         """Send nothing about these alarms for some time; they go on, and are sent afterwards if they still hold."""
-        _check_kind(kind)
+        _check_about(kind, tenant, subject)
+        if reason is not None:
+            validation.check_name("reason", reason)
         if not 1 <= seconds <= _MAX_MUTE_S:
             raise BadInput(f"alarms are muted for 1 s to 366 days, not {seconds:g} s")
-        if not actor.strip():
-            raise BadInput("a mute names the person who mutes")
+        validation.check_name("actor", actor)
         values = {"kind": kind, "tenant": tenant, "subject": subject, "actor": actor, "reason": reason}
         (row,) = await self._engine.ask("mute_alarms", **values, seconds=seconds)
         return Mute._make(row)
@@ -114,7 +115,8 @@ class Alarms(EngineUser):
         self, kind: str | None, *, actor: str, tenant: str | None = None, subject: str | None = None
     ) -> int:
         """End the mutes of exactly this kind, tenant and subject; returns how many."""
-        _check_kind(kind)
+        _check_about(kind, tenant, subject)
+        validation.check_name("actor", actor)
         values = {"kind": kind, "tenant": tenant, "subject": subject, "actor": actor}
         return len(await self._engine.ask("unmute_alarms", **values))
 
@@ -170,9 +172,13 @@ def _readers(registry: Registry, limits: AlarmLimits) -> list[Reader]:
     return readers
 
 
-def _check_kind(kind: str | None) -> None:
+def _check_about(kind: str | None, tenant: str | None, subject: str | None) -> None:
+    """Refuse a kind that does not exist, and names that cannot be stored."""
     if kind is not None and kind not in ALARMS:
         raise BadInput(f"there is no alarm {kind!r}; there are {', '.join(ALARMS)}")
+    for name, value in (("tenant_id", tenant), ("subject", subject)):
+        if value is not None:
+            validation.check_name(name, value)
 
 
 def _nothing() -> Plan[list[Condition]]:

@@ -288,7 +288,7 @@ class _ChildMain:
     row_page = partialmethod(_call, "row_page")
     pointer_page = partialmethod(_call, "pointer_page")
     #: The worker checks how large a row may be.
-    stage_rows = partialmethod(_call, "stage_rows", max_bytes=2**31)
+    stage_rows = partialmethod(_call, "stage_rows", max_bytes=2_147_483_648)
 
     def complete_in(self, connection: Any, result: Any, additions: Additions | None) -> Any:
         """End the job in the handler's own transaction; the worker is told before it may commit."""

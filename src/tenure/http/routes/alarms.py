@@ -72,7 +72,7 @@ class MuteAlarms(UnmuteAlarms):
     """A person mutes alarms for some time."""
 
     seconds: Annotated[float, Field(ge=1, le=31_622_400)] = described("For how long.", examples=[3600])
-    reason: Annotated[StrictStr, Field(min_length=1, max_length=2_000)] | None = optional("Why; default no reason.")
+    reason: fields.Reason | None = optional("Why; default no reason.")
 
 
 class AlarmsMuted(BaseModel):

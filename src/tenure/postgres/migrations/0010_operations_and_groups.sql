@@ -97,7 +97,7 @@ create trigger note_dead_letter after insert or update of status on tenure.dead_
 -- Those that exist already: upkeep groups them. The trigger holds its lock meanwhile, some 0.1 s for 100,000.
 insert into tenure.dead_letter_change (letter_id) select id from tenure.dead_letter;
 
--- A payload with other values at some paths: `changes` is [[path, value], …], each path a list of keys.
+-- A payload with other values at some paths: `changes` is [[path, value], ...], each path a list of keys.
 create function tenure.edited(payload jsonb, changes jsonb, max_bytes integer) returns jsonb
     language plpgsql immutable parallel safe as $$
 declare
