@@ -71,7 +71,7 @@ class UnmuteAlarms(RequestBody):
 class MuteAlarms(UnmuteAlarms):
     """A person mutes alarms for some time."""
 
-    seconds: Annotated[float, Field(ge=1, le=31_622_400)] = described("For how long.", examples=[3600])
+    seconds: Annotated[fields.Seconds, described("For how long; 1 s to 366 days.", examples=[3600])]
     reason: fields.Reason | None = optional("Why; default no reason.")
 
 
