@@ -158,3 +158,10 @@ def test_contract_counts_the_jobs_in_its_states(browser: Browser, http: Caller) 
     page = browser.get("/contracts/standard")
     assert "ready, 2 now" in page
     assert "done, " not in page
+
+
+def test_htmx_and_its_extension_arrive_together(browser: Browser) -> None:
+    scripts = re.findall(r'<script src="([^"]+)"', browser.get("/"))
+    texts = [browser.client.get(script).text for script in scripts]
+    (both,) = [text for text in texts if "registerExtension" in text and "htmx" in text]
+    assert both.index("hx-sse:connect") > both.index("registerExtension")
