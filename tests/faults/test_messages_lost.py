@@ -67,7 +67,7 @@ async def executed_once_each(db: Harness, ids: list[int]) -> None:
 
 @pytest.mark.req("S1-03", "S1-17", "S1-76", "S1-79")
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize(("tasks", "workers"), [(60, 2), pytest.param(500, 8, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(("tasks", "workers"), [(30, 2), pytest.param(500, 8, marks=pytest.mark.prove)])
 async def test_messages_lost_doubled_late_and_in_any_order_lose_no_task_and_double_none(
     app: App, dsn: str, db: Harness, tmp_path: Path, sqs: MessageServer, queue: str, tasks: int, workers: int
 ) -> None:
