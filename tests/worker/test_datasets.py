@@ -175,8 +175,9 @@ async def test_an_output_that_can_never_be_stored_fails_the_job_for_good(
 
     ticket = await work.enqueue()
     async with working(app):
+        await until(lambda: db.row(ticket.id)["role"] == "done")
         with pytest.raises(JobFailed, match="dataset"):
-            await app.result(ticket, timeout=60)
+            await app.result(ticket)
     assert db.row(ticket.id)["claims"] == 1
     assert db.row(ticket.id)["last_error"]["stage"] == "output"
     assert stored(db) == [0, 0, 0, 0]

@@ -76,7 +76,7 @@ class Site:
         self._streams = Streams()
         static = {entry.name: entry.read_bytes() for entry in files(__package__).joinpath("static").iterdir()}
         self._static = {name: content for name, content in static.items() if name.rpartition(".")[2] in _TYPES}
-        # One file: htmx reads the page once, and an extension that arrives after that would never connect the live part.
+        # One file: htmx reads the page once; an extension that arrives later would never connect the live part.
         self._static["htmx.js"] = b"\n".join(map(self._static.pop, ("htmx.min.js", "hx-sse.min.js")))
         # Drawings in a page have their style in the page: the policy forbids it inside of them.
         for package, name in ("tenure.contracts", "diagram.css"), ("tenure.flows", "flow.css"):
