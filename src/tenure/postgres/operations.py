@@ -4,7 +4,7 @@
                                                    ◀── abort, resume
 
 The preview stores the ids that the search found and how each item was. Only these items are worked on, and one that is
-no longer as it was is skipped. Upkeep runs the batches; so may whoever started the operation.
+no longer as it was is skipped. Upkeep runs the batches; the process that started the operation may run them too.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 from tenure.dashboard.page import Page
 
-#: Statistics cost more than a list: open pages share them for so many seconds.
+#: Statistics cost more than a list: open pages share them for this many seconds.
 _STATS_S = 2.0
 _MOST_TYPES = 10
 
