@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,4 +105,4 @@ async def test_an_hour_ahead_takes_no_job_from_a_holder_that_beats(
                 await until(lambda: ready(db, ids), 60)  # reaping goes on
             assert (await worker.succeed(job.held)).state == "succeeded"
             assert db.hops(job.id) == ["queued->running", "running->succeeded"]
-    assert "the database's clock jumped ahead by 36" in caplog.text
+    assert re.search(r"the database's clock jumped ahead by 3(5|6)\d\d", caplog.text)
