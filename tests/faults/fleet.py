@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Self
 
@@ -35,7 +36,7 @@ LONG_LEASES["TENURE_RELIABILITY_HEARTBEAT_MS"] = f"{BEAT_S}000"
 _WITNESSES = """
 create table public.run (
     n bigint generated always as identity primary key, job_id bigint, claims integer, pid integer, alone boolean,
-    began_at timestamptz default clock_timestamp(), ended_at timestamptz);
+    worker_clock timestamptz, began_at timestamptz default clock_timestamp(), ended_at timestamptz);
 create table public.lease (
     n bigint generated always as identity primary key, job_id bigint, claims integer, ends timestamptz,
     at timestamptz default clock_timestamp());
@@ -116,15 +117,15 @@ class Fleet:
         for process in self.workers.values():
             end(process)
 
-    def begin(self, *arguments: str) -> str:
-        """Start one more; its name."""
+    def begin(self, *arguments: str, **environment: str) -> str:
+        """Start one more, with more environment than the others; its name."""
         self._begun += 1
         name = f"worker-{self._begun}"
         with self._log(name).open("w") as log:
             given = ("--poll", "0.05", "--name", name, "--grace", "5", *self._arguments, *arguments)
             self.workers[name] = subprocess.Popen(
                 [sys.executable, "-m", "tenure", "worker", APP, *given],
-                cwd=ROOT, env={**os.environ, **self._environment}, stderr=log, text=True,
+                cwd=ROOT, env={**os.environ, **self._environment, **environment}, stderr=log, text=True,
             )  # fmt: skip
         return name
 
@@ -208,6 +209,19 @@ def at_work(db: Harness) -> int:
     """How many handlers are at work, as the witnesses say."""
     count: int = db.value("select count(*) from public.run where ended_at is null")
     return count
+
+
+async def one_at_work(db: Harness, fleet: Fleet, chance: random.Random, besides: Collection[str] = ()) -> str:
+    """Wait until a handler runs; a worker that has one. `besides` are left out."""
+    busy = "select lease_owner from tenure.job join public.run on job_id = id where ended_at is null"
+    names: list[str] = []
+
+    def is_any() -> bool:
+        names[:] = sorted({row["lease_owner"] for row in db.sql(busy)} & fleet.workers.keys() - set(besides))
+        return bool(names)
+
+    await until(is_any, 60)
+    return chance.choice(names)
 
 
 async def over(db: Harness, within: float, meanwhile: Callable[[], object] = lambda: None) -> float:
