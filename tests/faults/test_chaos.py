@@ -9,6 +9,8 @@ import pytest
 from tenure.app import App
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import HELD
+from tenure.jobs.job import NewJob
+from tenure.postgres.store import Store
 from tests.faults.chaos import chaos
 from tests.faults.clock import FAKETIME
 from tests.faults.fleet import over, seen_by_witnesses, verified, witness
@@ -23,12 +25,13 @@ _LEASED, _ACTIVE, _ATTEMPT_OVER, _DONE = range(1, 5)
 #: of a path that is one change of the row).
 _SOURCES = {
     "log": "select job_id, seq as n, contract, claims, from_state, to_state from tenure.event where hop",
-    "spy": "select spy.id, n, contract, spy.claims, old, new from public.spy join tenure.job_done using (id)",
+    "spy": "select spy.id, n, contract, spy.claims, old, new from public.spy join every using (id)",
 }
 
 #: Hops that do not lead on inside their attempt (a claim begins the next one).
 _BACKWARD = """
-with hop (job_id, n, contract, claims, from_state, to_state) as ({source}),
+with every as (select id, contract from tenure.job union all select id, contract from tenure.job_done),
+hop (job_id, n, contract, claims, from_state, to_state) as ({source}),
 ranked as (
     select hop.*, rank, lag(rank) over attempt as before,
            array_agg(to_state) over (attempt rows between unbounded preceding and 1 preceding) as passed
@@ -45,12 +48,19 @@ where hop and contract = 'reliability' and to_state = 'queued'
   and not (trigger = 'expire' or trigger = 'retry' and from_state = 'running')
 """
 _UNLIKE = """
+with every as (select id, contract from tenure.job union all select id, contract from tenure.job_done)
 select * from (select id, n, old, new, spy.claims, row_number() over (partition by id order by n) as k
-               from public.spy join tenure.job_done using (id) where contract = 'reliability') as spy
+               from public.spy join every using (id) where contract = 'reliability') as spy
 full join (select *, row_number() over (partition by job_id order by seq) as k
            from tenure.event where hop and contract = 'reliability') as event
     on event.job_id = spy.id and event.k = spy.k
 where (old, new, spy.claims) is distinct from (from_state, to_state, event.claims)
+"""
+_LOGGED_BACKWARDS = """
+insert into tenure.event (
+    job_id, seq, ts, claims, counter, max_attempts, contract, trigger, from_state, to_state, actor)
+select job_id, seq + 1, ts + interval '1 s', claims, counter, max_attempts, contract, 'expire', %s, %s, actor
+from tenure.event where job_id = %s order by seq desc limit 1
 """
 #: What shows that faults hit something.
 _COUNTED = {
@@ -115,3 +125,22 @@ async def test_no_job_moves_backwards_under_chaos(
     assert counts["leases lost"] >= 2 * least
     assert counts["handlers with a wrong clock"] > 0 or FAKETIME is None
     assert succeeded >= 0.7 * len(rows)
+
+
+async def test_a_hop_backwards_is_found_in_the_log_and_by_the_spy(store: Store, db: Harness) -> None:
+    """What the test above finds nothing with finds what a broken engine would do."""
+    db.spy()
+    for contract, backwards in (("reliability", "assigned"), ("phase27", "running"), ("dispatcher", "Running")):
+        await store.enqueue(NewJob("t", contract=contract))
+        (job,) = await store.claim(contract, worker="w")
+        await store.start(job.held)
+        nothing_moved_backwards(db)
+        before = db.row(job.id)["state"]
+        with db.connection.transaction(force_rollback=True):
+            db.sql("update tenure.job set state = %s where id = %s", backwards, job.id)
+            with pytest.raises(AssertionError, match="moved backwards, says the spy"):
+                nothing_moved_backwards(db)
+        with db.connection.transaction(force_rollback=True):
+            db.sql(_LOGGED_BACKWARDS, before, backwards, job.id)
+            with pytest.raises(AssertionError, match="moved backwards, says the log"):
+                nothing_moved_backwards(db)
