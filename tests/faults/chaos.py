@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from tenure.app import App
-from tenure.errors import ConnectionLost, Refused
+from tenure.errors import CannotConnect, ConnectionLost, Refused
 from tenure.jobs.outcome import Moved
 from tenure.postgres.store import Store
 from tenure.task import Call, Task
@@ -56,6 +56,7 @@ class Chaos:
     """The workers, the jobs that they get, and one function for each kind of fault."""
 
     app: App
+    store: Store
     db: Harness
     fleet: Fleet
     network: DatabaseNetwork
@@ -71,14 +72,15 @@ class Chaos:
     _offsets: dict[str, Path] = field(default_factory=dict)
     _over: bool = False
 
-    def begin(self) -> None:
-        """Start a worker; its clock is up to an hour wrong."""
+    def begin(self) -> str:
+        """Start a worker; its clock is up to an hour wrong. Its name."""
         offset = self.directory / f"offset-{uuid4().hex[:8]}"
         if FAKETIME:
             set_ahead(offset, self._some_offset())
         name = self.fleet.begin(**(faked(offset) if FAKETIME else {}))
         self._offsets[name] = offset
         self._pids.append(self.fleet.workers[name].pid)
+        return name
 
     def clean(self) -> None:
         """Remove what killed workers with moved clocks left behind."""
@@ -106,7 +108,7 @@ class Chaos:
     async def _repeat(self, fault: Callable[[], Awaitable[None]], until_s: float, least: int) -> None:
         hits = 0
         while hits < least or time.monotonic() < until_s:
-            await asyncio.sleep(self.chance.uniform(0, 1))
+            await asyncio.sleep(self.chance.uniform(0, 5 if self.waits else 1))
             before = self.did[fault.__name__]
             await fault()
             hits += self.did[fault.__name__] - before
@@ -134,14 +136,15 @@ class Chaos:
         return name
 
     async def kill(self) -> None:
-        """Kill -9 a worker that runs a handler, and start another."""
+        """Kill -9 a worker that runs a handler, and start another; on a slow machine that takes longer than a job."""
         name = await self._victim()
         await asyncio.sleep(self.chance.uniform(0, 0.3))
         self.fleet.kill(name)
-        self.begin()
+        new = self.begin()
         self.did["kill"] += 1
         if not self.waits:
             self.fleet.bury(self.db)
+        await until(lambda: " works on " in self.fleet.said(new), 120)
 
     async def freeze(self) -> None:
         """Freeze a worker that runs a handler: past its leases, so that its late calls are refused, or for a while."""
@@ -155,12 +158,17 @@ class Chaos:
             self.did["frozen for a while"] += 1
         else:
             self.db.expire(*ids)
-            await until(lambda: self.db.value(_STILL_HELD, ids, claims) == 0, 60)
+            await until(lambda: self.db.value(_STILL_HELD, ids, claims) == 0, 120)
             self.fleet.thaw(name)
-            if held:
-                await until(lambda: self.db.value(_STALE, ids) > 0, 60)
-                self.did["freeze"] += 1
+            # A worker that finds its leases over by its own clock ends its handlers, and makes no late call.
+            self.did["freeze"] += await self._comes(lambda: self.db.value(_STALE, ids) > 0, 10)
         self._away.discard(name)
+
+    async def _comes(self, true: Callable[[], bool], seconds: float) -> bool:
+        """Wait so long for it; whether it came true."""
+        with suppress(AssertionError):
+            await until(true, seconds)
+        return true()
 
     async def reset_connections(self) -> None:
         """Reset some of the workers' connections to the database."""
@@ -187,16 +195,17 @@ class Chaos:
         """Request earlier states for a running job; every such request is refused."""
         for row in self.db.sql(_RUNNING):
             for target in ("assigned", "queued"):
-                with suppress(Refused, ConnectionLost):  # or its backend was ended
-                    async with Store.open(self.db.dsn, connections=1, wake=False) as store:
-                        answer = await store.transition(row["id"], target, actor="chaos")
+                with suppress(Refused, ConnectionLost, CannotConnect):  # or its backend was ended
+                    answer = await self.store.transition(row["id"], target, actor="chaos")
                     # A job that came to this state by itself is not moved.
                     assert not isinstance(answer, Moved), f"a request moved job {row['id']} from running to {target}"
             self.did["ask_for_the_way_back"] += self.db.value(_STILL_HELD, [row["id"]], [row["claims"]])
 
 
 @contextmanager
-def chaos(app: App, db: Harness, directory: Path, *, seed: int, workers: int, waits: bool) -> Iterator[Chaos]:
+def chaos(
+    app: App, store: Store, db: Harness, directory: Path, *, seed: int, workers: int, waits: bool
+) -> Iterator[Chaos]:
     """Workers behind a network, ready for faults; nothing of them is left afterwards."""
     leases = dict(LONG_LEASES)
     if waits:
@@ -205,7 +214,7 @@ def chaos(app: App, db: Harness, directory: Path, *, seed: int, workers: int, wa
     options = ("--concurrency", "6")
     with DatabaseNetwork(db.dsn) as network, ExitStack() as at_last:
         fleet = Fleet(network.dsn, directory, *options, TENURE_TEST_WITNESSES=db.dsn, **leases)
-        made = Chaos(app, db, fleet, network, random.Random(seed), directory, waits)
+        made = Chaos(app, store, db, fleet, network, random.Random(seed), directory, waits)
         at_last.callback(made.clean)
         at_last.enter_context(fleet)
         for _ in range(workers):

@@ -44,7 +44,7 @@ class DatabaseNetwork:
         """Reset this share of the connections, at least one if there is any; how many were."""
 
         async def some() -> int:
-            clients = list(self._clients)
+            clients = [client for client in self._clients if not client.is_closing()]
             chosen = chance.sample(clients, min(len(clients), max(1, round(share * len(clients)))))
             for client in chosen:
                 raw = client.get_extra_info("socket")

@@ -99,11 +99,11 @@ def nothing_moved_backwards(db: Harness) -> None:
     [(0, 1, 60, False), pytest.param(600, 20, 2_000, True, marks=pytest.mark.prove)],
 )
 async def test_no_job_moves_backwards_under_chaos(
-    app: App, db: Harness, tmp_path: Path, seconds: int, least: int, jobs: int, waits: bool
+    app: App, store: Store, db: Harness, tmp_path: Path, seconds: int, least: int, jobs: int, waits: bool
 ) -> None:
     witness(db)
     db.spy()
-    with chaos(app, db, tmp_path, seed=259, workers=4 if waits else 2, waits=waits) as made:
+    with chaos(app, store, db, tmp_path, seed=259, workers=4 if waits else 2, waits=waits) as made:
         await made.run(seconds, least, jobs)
         took = await over(db, 300, lambda: None if waits else made.fleet.bury(db))
         made.fleet.stop_all()
