@@ -106,6 +106,14 @@ async def hopeless(ctx: tenure.Context, seconds: float) -> None:
 
 
 @app.task
+async def invalid(ctx: tenure.Context, seconds: float) -> None:
+    """Finds its arguments wrong."""
+    with witnessed(ctx):
+        await asyncio.sleep(seconds)
+    raise tenure.ValidationError("no good")
+
+
+@app.task
 async def with_an_effect(ctx: tenure.Context, seconds: float) -> dict[str, int]:
     """Has an effect when its time is over."""
     with witnessed(ctx):
