@@ -144,3 +144,11 @@ async def test_a_hop_backwards_is_found_in_the_log_and_by_the_spy(store: Store, 
             db.sql(_LOGGED_BACKWARDS, before, backwards, job.id)
             with pytest.raises(AssertionError, match="moved backwards, says the log"):
                 nothing_moved_backwards(db)
+
+
+async def test_a_job_that_its_holder_hands_back_was_not_taken_from_it(store: Store, db: Harness) -> None:
+    witness(db)
+    await store.enqueue(NewJob("t", contract="simple"))
+    (job,) = await store.claim("simple", worker="w")
+    await store.hand_back(job.held)  # without a path of its own it goes the way of an expired lease
+    seen_by_witnesses(db)
