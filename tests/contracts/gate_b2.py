@@ -17,7 +17,7 @@ PERMANENT = Failure("no such account", type="BusinessError", code="NO_ACCOUNT", 
 RETRY = ["running->retrying", "retrying->running"]
 DEAD = ["running->dlq_pending", "dlq_pending->dlq_recorded", "dlq_recorded->failed"]
 
-_NO_PAPER = """
+NO_PAPER = """
 create function public.no_paper() returns trigger language plpgsql as $$ begin raise 'no paper'; end $$;
 create trigger no_paper before insert on tenure.dead_letter for each row execute function public.no_paper()
 """
@@ -43,7 +43,7 @@ async def fail(store: Store, db: Harness, job_id: int, times: int, failure: Fail
 
 async def left_pending(store: Store, db: Harness, *ids: int, key: str | None = None) -> list[Held]:
     """Let these jobs fail for good while nothing can be written into dlq_items, as a crash would leave them."""
-    db.sql(_NO_PAPER)
+    db.sql(NO_PAPER)
     held = [job.held for job in await store.claim("gate_b2", worker="w1", limit=len(ids))]
     assert {each.id for each in held} == set(ids)
     for each in held:

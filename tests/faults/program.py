@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,8 +34,8 @@ _middleware = [HoldBeforeStart()] if "TENURE_TEST_HOLD" in os.environ else []
 app = tenure.App(os.environ.get("DATABASE_URL", "postgresql://nowhere"), middleware=_middleware)
 
 _BEGUN = """
-insert into public.run (job_id, claims, pid, alone)
-select %s, %s, %s, pg_try_advisory_lock(%s) returning n, alone
+insert into public.run (job_id, claims, pid, worker_clock, alone)
+select %s, %s, %s, to_timestamp(%s), pg_try_advisory_lock(%s) returning n, alone
 """
 _ENDED = "update public.run set ended_at = clock_timestamp() where n = %s"
 
@@ -44,14 +45,17 @@ if "TENURE_TEST_CLOCK" in os.environ:
 
 @cache
 def _connection(_: int) -> psycopg.Connection[Any]:
-    return psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, application_name="witness")
+    # Where faults are on the worker's way to the database, witnesses have a way of their own.
+    address = os.environ.get("TENURE_TEST_WITNESSES", os.environ["DATABASE_URL"])
+    return psycopg.connect(address, autocommit=True, application_name="witness")
 
 
 @contextmanager
 def witnessed(ctx: tenure.Context) -> Iterator[None]:
     """Tell that this handler runs, for as long as it does."""
     connection = _connection(os.getpid())
-    begun = connection.execute(_BEGUN, (ctx.job.id, ctx.attempt, os.getpid(), ctx.job.id)).fetchone()
+    values = (ctx.job.id, ctx.attempt, os.getpid(), time.time(), ctx.job.id)
+    begun = connection.execute(_BEGUN, values).fetchone()
     assert begun is not None
     number, alone = begun
     try:
@@ -79,7 +83,7 @@ async def on_the_loop(ctx: tenure.Context, seconds: float) -> dict[str, int]:
 def in_a_thread(ctx: tenure.Context, seconds: float) -> dict[str, int]:
     """Takes its time in a thread."""
     with witnessed(ctx):
-        time.sleep(seconds)
+        threading.Event().wait(seconds)  # under libfaketime, time.sleep() raises an OSError
     return told(ctx)
 
 
@@ -91,6 +95,22 @@ async def unlucky_at_first(ctx: tenure.Context, seconds: float) -> dict[str, int
     if ctx.attempt == 1:
         raise tenure.TransientError("no luck")
     return told(ctx)
+
+
+@app.task
+async def hopeless(ctx: tenure.Context, seconds: float) -> None:
+    """Fails every time."""
+    with witnessed(ctx):
+        await asyncio.sleep(seconds)
+    raise tenure.TransientError("no luck")
+
+
+@app.task
+async def invalid(ctx: tenure.Context, seconds: float) -> None:
+    """Finds its arguments wrong."""
+    with witnessed(ctx):
+        await asyncio.sleep(seconds)
+    raise tenure.ValidationError("no good")
 
 
 @app.task

@@ -16,15 +16,14 @@ from tenure.jobs.job import Failure, NewJob
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tenure.upkeep import Upkeep
+from tests.faults.clock import FAKETIME, faked, set_ahead
 from tests.harness import Harness
 from tests.upkeep.running import expired, ready, running, until
-
-_LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 pytestmark = [
     pytest.mark.serial,
     pytest.mark.skipif(
-        not _LIBRARIES and "TENURE_REQUIRE" not in os.environ,
+        FAKETIME is None and "TENURE_REQUIRE" not in os.environ,
         reason="needs Debian's libfaketime to move a server's clock",
     ),
 ]
@@ -39,26 +38,20 @@ class Moved:
 
     def jump(self, seconds: int) -> None:
         """Let the server's clock be so many seconds ahead of ours, from now on."""
-        fresh = self.offset.with_suffix(".new")
-        fresh.write_text(f"{seconds:+d}s")
-        fresh.chmod(0o644)
-        fresh.rename(self.offset)
+        set_ahead(self.offset, seconds)
 
 
 @pytest.fixture
 def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Moved]:
     """A server of this test's own, with a clock of its own; this process keeps ours."""
     offset = tmp_path / "offset"
-    faked = {
-        "LD_PRELOAD": str(_LIBRARIES[0]), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }  # fmt: skip
+    environment = faked(offset)
     cluster = Cluster(tmp_path / "cluster", settings={"fsync": "off", "shared_buffers": "64MB"})
     Moved("", offset).jump(0)
-    for name, value in faked.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with cluster:
-        for name in faked:
+        for name in environment:
             monkeypatch.delenv(name)
         migrate(cluster.dsn)
         yield Moved(cluster.dsn, offset)

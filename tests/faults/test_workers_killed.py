@@ -12,10 +12,9 @@ import pytest
 from tenure.app import App
 from tenure.task import Call
 from tests.faults import program
-from tests.faults.fleet import LONG_LEASES, Fleet, ended_well, lost, over, seen_by_witnesses, witness
+from tests.faults.fleet import LONG_LEASES, Fleet, ended_well, lost, one_at_work, over, seen_by_witnesses, witness
 from tests.harness import Harness
 from tests.races.sessions import CONTRACTS
-from tests.worker.working import until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
@@ -42,21 +41,6 @@ def counted_as_logged(db: Harness) -> None:
     assert len(logged) > 20
 
 
-async def one_at_work(db: Harness, fleet: Fleet, chance: random.Random) -> str:
-    """Wait until a handler runs, and a moment more; the worker that has one then, or had."""
-    busy = "select lease_owner from tenure.job join public.run on job_id = id where ended_at is null"
-    names: list[str] = []
-
-    def is_any() -> bool:
-        names[:] = sorted({row["lease_owner"] for row in db.sql(busy)} & fleet.workers.keys())
-        return bool(names)
-
-    await until(is_any, 60)
-    name = chance.choice(names)
-    await asyncio.sleep(chance.uniform(0, 0.3))
-    return name
-
-
 @pytest.mark.parametrize(
     ("kills", "jobs", "waits"),
     [(4, 150, False), pytest.param(60, 2_000, True, marks=pytest.mark.prove)],
@@ -81,6 +65,7 @@ async def test_every_job_ends_within_its_budget_however_often_its_workers_are_ki
             turns += 1
             ids += await app.enqueue_many(mixed(jobs // kills, 1 / 6 if waits else 1 / 20, chance))
             name = await one_at_work(db, fleet, chance)
+            await asyncio.sleep(chance.uniform(0, 0.3))
             fleet.kill(name)
             fleet.begin()
             if not waits:

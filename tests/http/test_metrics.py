@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tenure.contracts import BUILT_IN
-from tenure.jobs.job import NewJob
-from tenure.jobs.stats import BOUNDS, DLQ_COUNT, Count, Durations, Snapshot, by_type
+from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.stats import BOUNDS, DLQ_COUNT, Count, Durations, PathHops, Snapshot, by_type
 from tenure.metrics import database
 from tenure.metrics.database import LABELS, METRICS
 from tenure.postgres.store import Store
@@ -68,9 +68,9 @@ async def test_the_metrics_of_a_mixed_load_are_what_the_log_implies(store: Store
 
             def logged(*triggers: str, of: dict[str, str] = of) -> int:
                 number: int = db.value(
-                    "select count(*) from tenure.event join (select id, type from tenure.job union all "
-                    "select id, type from tenure.job_done) as job on job.id = event.job_id "
-                    "where hop and contract = %s and job.type = %s and trigger = any(%s)",
+                    "select count(distinct (job_id, claims, trigger)) from tenure.event "
+                    "join (select id, type from tenure.job union all select id, type from tenure.job_done) as job "
+                    "on job.id = event.job_id where hop and contract = %s and job.type = %s and trigger = any(%s)",
                     of["contract"], of["type"], list(triggers),
                 )  # fmt: skip
                 return number
@@ -92,6 +92,23 @@ async def test_the_metrics_of_a_mixed_load_are_what_the_log_implies(store: Store
         assert total(found, "tenure_transitions_total", **of) == row["count"], of
     assert total(found, "tenure_transitions_total") == sum(row["count"] for row in hops)
     assert total(found, "tenure_jobs") == db.value("select count(*) from tenure.job")
+
+
+async def test_a_failure_is_counted_once_whatever_its_path(store: Store) -> None:
+    for contract in ("simple", "reliability"):
+        await store.enqueue_many([NewJob(contract, contract=contract) for _ in range(2)])
+        held, other = await store.claim(contract, worker="w", limit=2)
+        await store.start(held.held)
+        await store.fail(held.held, Failure("no", type="ValidationError"))
+        if contract == "reliability":
+            await store.dead_letter(other.id, reason_code="policy_violation", actor="ada")
+    found = parsed(expose(await store.counts.snapshot()))
+    counts = {
+        contract: [total(found, f"tenure_{name}_total", type=contract) for name in ("failures", "retries", "dlq_count")]
+        for contract in ("simple", "reliability")
+    }
+    # Two hops lead back to the queue of `simple`. What an operator sets aside is no failure.
+    assert counts == {"simple": [1, 1, 0], "reliability": [1, 0, 2]}
 
 
 @pytest.mark.req("S2-56", "S2-57")
@@ -176,7 +193,8 @@ async def test_labels_are_bounded_and_hostile_names_escaped(store: Store, monkey
 def test_a_staged_dead_letter_is_counted_once() -> None:
     letters = {("gate_b2", "settle", "dlq_pending", "dlq_recorded")}
     hops = [("dlq_pending", "dlq_recorded"), ("dlq_recorded", "failed")]
-    (stats,) = by_type([Count("gate_b2", "t", "a", "settle", *hop, -1, 1, 0.0) for hop in hops], letters)
+    counts = [Count("gate_b2", "t", "a", "settle", *hop, -1, 1, 0.0) for hop in hops]
+    (stats,) = by_type(counts, PathHops(letters=letters))
     assert stats.counters[DLQ_COUNT] == 1
 
 

@@ -81,7 +81,10 @@ MUTANTS = (
         "contracts/reliability.py",
         'closed_to_requests=("retry",)',
         "closed_to_requests=()",
-        ("contracts/test_transition.py::test_no_request_moves_a_reliability_job_backwards",),
+        (
+            "contracts/test_transition.py::test_no_request_moves_a_reliability_job_backwards",
+            "faults/test_chaos.py::test_no_job_moves_backwards_under_chaos[0-1-60-False]",
+        ),
     ),
     Mutant(
         "way-back-in-a-path",

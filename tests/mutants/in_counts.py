@@ -8,6 +8,7 @@ _FOLD = "postgres/queries/fold_counts.sql"
 _TAIL = "postgres/queries/templates/move_tail.part"
 _TEST = "postgres/test_counts.py::"
 _EQUAL = f"{_TEST}test_the_counts_are_what_the_log_and_the_jobs_say_under_every_contract"
+_FAILURES = "http/test_metrics.py::test_a_failure_is_counted_once_whatever_its_path"
 
 MUTANTS = (
     Mutant(
@@ -67,11 +68,35 @@ MUTANTS = (
         ("http/test_metrics.py::test_a_tenant_sees_its_own_figures_alone",),
     ),
     Mutant(
+        "failures-counted-by-hops",
+        "A failure whose path has two hops counts as two",
+        "jobs/stats.py",
+        "if hop not in hops.later:",
+        "if hop:",
+        (_FAILURES,),
+    ),
+    Mutant(
+        "failures-with-letters-not-counted",
+        "A failure that leads straight to the dead letters counts as none",
+        "jobs/stats.py",
+        "if count.trigger in _FAILURES_OF_HOLDERS and count.bucket >= 0:",
+        "if False:",
+        (_FAILURES,),
+    ),
+    Mutant(
+        "failures-of-operators",
+        "A job that an operator sets aside counts as a failure",
+        "jobs/stats.py",
+        "if count.trigger in _FAILURES_OF_HOLDERS and count.bucket >= 0:",
+        "if count.trigger in _FAILURES_OF_HOLDERS:",
+        (_FAILURES,),
+    ),
+    Mutant(
         "staged-letters-counted-twice",
         "A staged dead letter counts at each hop of its path",
         "postgres/counts.py",
-        "if (path.trigger, source, path.hops[0].state) not in later",
-        "if (path.trigger, source) not in later",
+        "return PathHops(letters - later, later)",
+        "return PathHops(letters, later)",
         ("http/test_metrics.py::test_the_metrics_of_a_mixed_load_are_what_the_log_implies",),
     ),
     Mutant(

@@ -12,8 +12,25 @@ _CLAIM_BY_ID = "postgres/queries/templates/claim_by_id.template"
 _TAIL = "postgres/queries/templates/move_tail.part"
 _LOST = "contracts/test_gate_b2_refusals.py::test_a_holder_that_lost_the_job_before_it_failed_has_a_stale_lease"
 _FIRST = "contracts/test_letters.py::test_a_letter_tells_when_the_job_failed_first"
+_FIELDS = "contracts/test_letter_fields.py::test_every_way_into_the_dead_letters_fills_every_field"
 
 MUTANTS = (
+    Mutant(
+        "letter-without-the-last-owner",
+        "The dead letter of a job that waited names no last holder",
+        _TAIL,
+        "coalesce(job.lease_owner, job.last_owner) as last_owner",
+        "job.lease_owner as last_owner",
+        (f"{_FIELDS}[reliability]", f"{_FIELDS}[standard]"),
+    ),
+    Mutant(
+        "last-lease-forgotten",
+        "A job that goes back to its queue, or to its commit point, forgets when its last lease would have ended",
+        _TAIL,
+        "else coalesce(job.lease_expires_at, job.last_lease_expires_at) end",
+        "else job.last_lease_expires_at end",
+        (f"{_FIELDS}[reliability]", f"{_FIELDS}[gate_b2]"),
+    ),
     Mutant(
         "fence-dropped",
         "A holder's proof is not asked for, where expiry does not forfeit the lease",

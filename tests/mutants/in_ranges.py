@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         "letter-locks-every-partition",
-        "A dead letter looks for its last holder by a join alone",
+        "A dead letter looks for the way its job failed by a join alone",
         "postgres/queries/record_dead_letters.sql",
         "      and event.job_id = any (:ids::bigint[]) -- written into the text: the partitions of these jobs alone\n",
         "",

@@ -24,6 +24,8 @@ COUNTERS: Final[Mapping[str, frozenset[str]]] = {
     "failures": frozenset({"retry", "exhaust", "fatal"}),
     "stale_writes": frozenset({"refused_stale"}),
 }
+#: Triggers that are failures too where they end a run: then its holder reported it, and no operator or upkeep.
+_FAILURES_OF_HOLDERS: Final = frozenset({"dead_letter", "compensation_failed"})
 DLQ_COUNT: Final = "dlq_count"
 #: Combinations of contract, type and tenant that metrics show with labels of their own; later ones count as `(other)`.
 MOST_LABELLED: Final = 500
@@ -49,6 +51,15 @@ class Count(NamedTuple):
     def is_move(self) -> bool:
         """Whether it is a hop of jobs that live, and no refusal or creation."""
         return self.trigger not in _NO_MOVE and not self.trigger.startswith("refused_")
+
+
+class PathHops(NamedTuple):
+    """Hops of the contracts' paths, each as (contract, trigger, from, to)."""
+
+    #: The first hops of paths that write a dead letter.
+    letters: Collection[tuple[str, str, str, str]] = ()
+    #: Hops behind the first one of their path.
+    later: Collection[tuple[str, str, str, str]] = ()
 
 
 class Level(NamedTuple):
@@ -126,12 +137,16 @@ class TypeStats:
     wait: Durations = field(default_factory=Durations)
     run: Durations = field(default_factory=Durations)
 
-    def add(self, count: Count, *, is_letter: bool) -> None:
-        """Add equal moves."""
-        for name, triggers in COUNTERS.items():
-            if count.trigger in triggers:
-                self.counters[name] += count.number
-        if is_letter:
+    def add(self, count: Count, hops: PathHops) -> None:
+        """Add equal moves. A path of several hops counts once, by its first one; so does its dead letter."""
+        hop = count.contract, count.trigger, count.from_state, count.to_state
+        if hop not in hops.later:
+            for name, triggers in COUNTERS.items():
+                if count.trigger in triggers:
+                    self.counters[name] += count.number
+            if count.trigger in _FAILURES_OF_HOLDERS and count.bucket >= 0:
+                self.counters["failures"] += count.number
+        if hop in hops.letters:
             self.counters[DLQ_COUNT] += count.number
         if count.bucket >= 0:
             durations = self.wait if count.trigger == "claim" else self.run
@@ -147,17 +162,13 @@ class TypeStats:
         }  # fmt: skip
 
 
-#: (contract, trigger, from, to): the first hop of a path that writes a dead letter.
-LetterHops = Collection[tuple[str, str, str, str]]
-
-
-def by_type(counts: Iterable[Count], letters: LetterHops, *, tenants: bool = False) -> list[TypeStats]:
+def by_type(counts: Iterable[Count], hops: PathHops, *, tenants: bool = False) -> list[TypeStats]:
     """The figures of each contract and type, in order of names; with `tenants`, of each tenant too."""
     found: dict[tuple[str, str, str | None], TypeStats] = {}
     for count in counts:
         key = (count.contract, count.type, count.tenant_id if tenants else None)
         stats = found.get(key) or found.setdefault(key, TypeStats(*key))
-        stats.add(count, is_letter=(count.contract, count.trigger, count.from_state, count.to_state) in letters)
+        stats.add(count, hops)
     return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1], key[2] or ""))]
 
 
@@ -167,7 +178,7 @@ class Snapshot(NamedTuple):
     #: Since ever, and of the last hour.
     counts: Sequence[Count]
     recent: Sequence[Count]
-    letters: LetterHops
+    hops: PathHops
     levels: Sequence[Level]
     #: Queue → seconds; None where the caller may not see queues.
     oldest: Mapping[str, float]

@@ -101,7 +101,7 @@ class Database:
     def _add_counts(self) -> None:
         shown = self._shown
         counts = [self._bounded(count) for count in shown.counts]
-        for stats in by_type(counts, shown.letters, tenants=True):
+        for stats in by_type(counts, shown.hops, tenants=True):
             for name in (*COUNTERS, DLQ_COUNT):
                 self._add(f"tenure_{name}_total", stats.counters[name], *_labels(stats), stats.tenant_id or "")
         for one in counts:
@@ -118,7 +118,7 @@ class Database:
 
         def merged(counts: Iterable[Count]) -> list[TypeStats]:
             bounded = (one if (one.contract, one.type) in known else one._replace(type=OTHER) for one in counts)
-            return by_type(bounded, ())
+            return by_type(bounded, self._shown.hops)
 
         for stats in merged(self._shown.counts):
             for name, durations in (("tenure_wait_seconds", stats.wait), ("tenure_run_seconds", stats.run)):

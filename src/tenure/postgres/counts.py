@@ -13,7 +13,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from tenure.jobs.stats import MOST_LABELLED, Count, Figures, LetterHops, Level, Slice, Snapshot, Stats, by_type
+from tenure.jobs.stats import MOST_LABELLED, Count, Figures, Level, PathHops, Slice, Snapshot, Stats, by_type
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.queues import Queues
 from tenure.postgres.statement import Atomic, Plan, statement
@@ -59,7 +59,7 @@ class Counts(EngineUser):
         slices = await self._engine.ask("read_count_slices", unit=unit, since_s=since_s, tenant=tenant)
         figures = (await self._figures())[0] if tenant is None else None
         return Stats(
-            since_s, by_type(counts, self._letters(), tenants=tenant is not None),
+            since_s, by_type(counts, self._hops(), tenants=tenant is not None),
             [Slice(*row[:3], *(number or 0 for number in row[3:])) for row in slices],
             await self._levels(tenant), figures,
         )  # fmt: skip
@@ -79,7 +79,7 @@ class Counts(EngineUser):
             oldest = {one.name: max(0.0, (one.now - one.oldest).total_seconds()) for one in queues if one.oldest}
         own = [key for key in labelled if tenant in (None, key[2])]
         return Snapshot(
-            counts, recent, self._letters(), await self._levels(tenant), oldest, None if tenant else figures,
+            counts, recent, self._hops(), await self._levels(tenant), oldest, None if tenant else figures,
             dict.fromkeys(own), self._engine.refusals.counts if tenant is None else {}, loop_lag_s,
         )  # fmt: skip
 
@@ -94,20 +94,16 @@ class Counts(EngineUser):
         ((*figures, groups),) = await self._engine.ask("read_operation_figures", groups=MOST_LABELLED)
         return Figures._make(figures), [tuple(group.split(chr(31))) for group in groups]
 
-    def _letters(self) -> LetterHops:
-        """The first hops of the paths that lead to dead letters, of all known contracts."""
-        found: set[tuple[str, str, str, str]] = set()
+    def _hops(self) -> PathHops:
+        """The first hops of the paths that lead to dead letters, and the later hops of all paths, of all contracts."""
+        letters: set[tuple[str, str, str, str]] = set()
+        later: set[tuple[str, str, str, str]] = set()
         for contract in self._engine.registry.all().values():
-            paths = [path for path in contract.paths if path.letter]
-            # A hop behind the first one of such a path: the dead letter is written already.
-            later = {(path.trigger, *hops) for path in paths for hops in pairwise(hop.state for hop in path.hops)}
-            found |= {
-                (contract.name, path.trigger, source, path.hops[0].state)
-                for path in paths
-                for source in path.sources
-                if (path.trigger, source, path.hops[0].state) not in later
-            }
-        return found
+            for path in contract.paths:
+                later |= {(contract.name, path.trigger, a.state, b.state) for a, b in pairwise(path.hops)}
+                if path.letter:
+                    letters |= {(contract.name, path.trigger, one, path.hops[0].state) for one in path.sources}
+        return PathHops(letters - later, later)
 
     async def _pages(self, query: str, **values: object) -> int:
         total = 0

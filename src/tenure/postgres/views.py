@@ -87,7 +87,7 @@ LETTER: Mapping[str, str] = {
     "reason": "l.reason_code",
     "error": "l.last_error",
     "error_class": "l.last_error ->> 'type'",
-    "error_code": "l.last_error ->> 'code'",
+    "error_code": "coalesce(l.last_error ->> 'code', l.last_error ->> 'type')",
     "last_lease_expires": "l.last_lease_expires_at",
     "context": "jsonb_build_object('trace_id', l.trace_id, 'correlation_id', l.correlation_id, 'claims', l.claims, "
     "'counter', l.counter, 'error', l.last_error)",

@@ -90,6 +90,11 @@ moved as (
         finisher = case when decided.to_role = 'settling' then job.finisher end,
         lease_owner = case when decided.to_role in ('leased', 'active') then job.lease_owner end,
         lease_expires_at = case when decided.to_role in ('leased', 'active') then job.lease_expires_at end,
+        -- A dead letter names the last lease, also of a job that waits when it is set aside.
+        last_owner = case when decided.to_role in ('leased', 'active') then job.last_owner
+                          else coalesce(job.lease_owner, job.last_owner) end,
+        last_lease_expires_at = case when decided.to_role in ('leased', 'active') then job.last_lease_expires_at
+                                     else coalesce(job.lease_expires_at, job.last_lease_expires_at) end,
         quarantined_at = null, quarantine_reason = null
     from decided
     where job.id = any (array[decided.id]) and decided.refusal is null and decided.to_role <> 'done'
@@ -100,7 +105,9 @@ deleted as (
     delete from tenure.job using decided
     where job.id = any (array[decided.id]) and decided.refusal is null and decided.to_role = 'done'
     returning decided.*, job.seq, job.counter + decided.bump as counter, job.max_attempts, job.correlation_id,
-              job.trace_id, job.created_at, job.first_started_at, job.last_heartbeat_at, job.lease_expires_at,
+              job.trace_id, job.created_at, job.first_started_at, job.last_heartbeat_at,
+              coalesce(job.lease_owner, job.last_owner) as last_owner,
+              coalesce(job.lease_expires_at, job.last_lease_expires_at) as last_lease_expires_at,
               job.cancel_requested_at, job.origin_letter, job.lease_token, job.finisher, job.raises, job.priority, job.queue,
               job.type, job.tenant_id, job.created_by, job.idempotency_key, job.payload, job.last_error, job.progress,
               job.checkpoint, job.hidden, job.flow_node,
@@ -145,7 +152,7 @@ recorded as (
                 then coalesce(error ->> 'stage', 'exec') else 'exec' end,
            coalesce(tenure.failure(error, ts, counter, max_attempts, to_role, t, wait_ms), last_error,
                     jsonb_build_object('message', letter)),
-           counter, claims, lease_owner, lease_expires_at,
+           counter, claims, last_owner, last_lease_expires_at,
            coalesce(correlation_id, md5((select prefix from installation) || ':' || 'correlation:' || id)),
            coalesce(trace_id, md5((select prefix from installation) || ':' || 'trace:' || id)), payload,
            coalesce(first_failed_at, ts)

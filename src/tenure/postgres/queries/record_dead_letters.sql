@@ -8,19 +8,13 @@ select job.id, job.contract, job.tenant_id, job.type, job.queue, job.priority, j
             else :letter::text end,
        coalesce(job.last_error ->> 'stage', 'exec'),
        coalesce(job.last_error, jsonb_build_object('message', :letter::text)), job.counter, job.claims,
-       taken.actor, null, coalesce(job.correlation_id, tenure.made_id('correlation', job.id)),
+       job.last_owner, job.last_lease_expires_at, coalesce(job.correlation_id, tenure.made_id('correlation', job.id)),
        coalesce(job.trace_id, tenure.made_id('trace', job.id)), job.payload,
        coalesce(job.first_failed_at, job.updated_at)
 from tenure.job left join lateral (
-    select actor from tenure.event
-    where event.job_id = job.id and event.trigger in ('claim', 'reclaim')
-      and event.job_id = any (:ids::bigint[]) -- written into the text: the partitions of these jobs alone
-    order by seq desc limit 1
-) as taken on true
-left join lateral (
     select trigger, reason from tenure.event
     where event.job_id = job.id and event.hop and event.trigger <> 'settle'
-      and event.job_id = any (:ids::bigint[])
+      and event.job_id = any (:ids::bigint[]) -- written into the text: the partitions of these jobs alone
     order by seq desc limit 1
 ) as entered on true
 where job.id = any (:ids::bigint[]) and job.role = 'settling'
