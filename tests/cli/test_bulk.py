@@ -90,6 +90,23 @@ async def test_several_ids_at_once_and_an_edited_payload(store: Store, ask: Aski
     assert early.stderr.startswith("EARLY_RETRY: ")
 
 
+async def test_a_preview_of_ids_is_refused_and_nothing_is_changed(store: Store, ask: Asking, db: Harness) -> None:
+    (job_id,) = await jobs(store, 1)
+    (letter,) = await fail(store, [broken("send")])
+    for given in (
+        ("jobs", "cancel", str(job_id)), ("jobs", "retry-now", str(job_id)), ("jobs", "requeue", str(job_id)),
+        ("jobs", "move", str(job_id), "--queue", "slow"), ("jobs", "move", "--from", "default", "--queue", "slow"),
+        ("dlq", "requeue", str(letter)), ("dlq", "discard", str(letter), "--reason", "spam"),
+        ("dlq", "approve", str(letter), "--person", "ada"),
+    ):  # fmt: skip
+        assert ask.refused(*given, "--dry-run")[1].startswith("--dry-run is for a search, and no search is given.")
+    assert ask.refused("jobs", "cancel", str(job_id), "--rate", "5")[1].startswith("--rate is for a search")
+    assert ask.refused("dlq", "requeue", "status:open", "--edit")[1].startswith("--edit changes the payload of one")
+    assert db.value("select string_agg(state || queue, ' ') from tenure.job") == "queueddefault"
+    assert (await store.letters.show(letter)).status == "open"
+    assert db.value("select count(*) from tenure.operation") == 0
+
+
 async def test_a_payload_is_edited_in_the_editor(store: Store, ask: Asking, tmp_path: object) -> None:
     (letter,) = await fail(store, [broken("send")])
     editor = ask.place / "editor"
