@@ -56,6 +56,20 @@ async def test_a_yes_starts_at_once_and_detach_leaves_it_to_upkeep(store: Store,
     assert ask.refused("jobs", "cancel", "typo:t")[1].startswith("'typo:t' at character 1: there is no name 'typo'")
 
 
+async def test_a_search_that_cannot_be_meant_starts_nothing_and_leaves_nothing(
+    store: Store, ask: Asking, db: Harness
+) -> None:
+    await jobs(store, 2)
+    assert ask.refused("jobs", "cancel", "state:bogus", "--yes")[1].startswith("no job can be in state 'bogus'")
+    assert ask.refused("jobs", "cancel", "contract:bogus", "--yes")[0] == "E-UNKNOWN-CONTRACT"
+    assert ask.refused("dlq", "requeue", "status:requeued", "--yes")[1].startswith("only open dead letters can be")
+    assert ask.refused("jobs", "cancel", "type:t", "--rate", "0")[1].startswith("per_second is 0")
+    for given in ("--yes", "--detach"):
+        assert ask.refused("jobs", "cancel", "", given)[1].startswith("an empty search finds everything")
+    assert db.value("select count(*) from tenure.operation") == 0
+    assert ask.said("jobs", "cancel", "", "--dry-run")["total"] == 2
+
+
 async def test_dead_letters_are_repaired_together(store: Store, ask: Asking, db: Harness) -> None:
     letters = await fail(store, [broken("send", n) for n in range(3)], "gate_b2")
     done = ask.said("dlq", "requeue", "payload.n:0", "--set", "user.id=7", "--set", "to=Ada", "--yes")

@@ -65,6 +65,9 @@ class Bulk:
 
     def operate(self, kind: str, verb: str, targets: Sequence[str], actor: str, **options: Any) -> Output:
         """Preview what is done to all that a search finds; after a yes, do it with a progress line."""
+        if not " ".join(targets).strip() and (self.yes or self.detach):
+            # An empty variable of a script would change every job.
+            raise BadInput("an empty search finds everything, and nobody is asked. Next: leave out --yes and --detach")
         return call_store(
             self.database_url, lambda store: _operate(store, self, kind, verb, " ".join(targets), actor, options)
         )
