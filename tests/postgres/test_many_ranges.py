@@ -210,7 +210,8 @@ async def test_operations_on_jobs_of_many_ranges_lock_a_few_partitions_at_a_time
         for n in range(48):
             watched.sql("select setval('tenure.job_id_seq', %s)", (n + 7) * ID_UNIT + 1_000)
             await store.enqueue(NewJob("operated", {"n": n}, queue="operated"))
-        for verb, options in (("move", {"queue": "slow"}), ("cancel", {"reason": "r"}), ("requeue", {})):
+        asked: dict[str, dict[str, Any]] = {"move": {"queue": "slow"}, "cancel": {"reason": "r"}, "requeue": {}}
+        for verb, options in asked.items():
             preview = await store.operations.preview("jobs", verb, "type:operated", actor="ada", **options)
             while not preview.collected:
                 preview = await store.operations.collect(preview.id)
