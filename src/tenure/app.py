@@ -44,7 +44,8 @@ from tenure.jobs.keyword_options import only_known_options
 from tenure.jobs.live_worker import LiveWorker, host_and_pid, module_name
 from tenure.jobs.outcome import Enqueued
 from tenure.middleware import Middleware, enqueue_through, run_without_waiting
-from tenure.settings import Settings, parse_release
+from tenure.settings import Settings
+from tenure.settings.parsers import parse_release
 from tenure.task import CHILD, Call, Task, Ticket
 
 if TYPE_CHECKING:

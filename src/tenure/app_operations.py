@@ -1,7 +1,8 @@
-"""An application's repairs: operations on many jobs or dead letters, and dead letters with their causes.
+"""What an application does as an operator: look at alarms and dead letters, and repair many jobs.
 
 app.operations      preview what is done to all that a search finds, then run, abort and resume it
 app.dead_letters    search dead letters, list their causes, run one again
+app.alarms          list alarms, mute and unmute them, test their sinks
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tenure.jobs.search import filters_of, parse_letters
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.jobs.alarm import Alarm
+    from tenure.postgres.alarms import Mute
     from tenure.postgres.dead_letters import LetterPage
     from tenure.postgres.letter_groups import LetterGroup
     from tenure.postgres.store import Store
@@ -129,8 +132,48 @@ class AppDeadLetters:
         return await letters.requeue(letter, actor=actor, payload=payload, changes=changes)
 
 
+@dataclass(frozen=True, slots=True)
+class AppAlarms:
+    """Alarms, which upkeep finds and sends: `app.alarms`."""
+
+    app: App
+
+    async def list(
+        self, *, history: bool = False, kind: str | None = None, tenant: str | None = None, limit: int = 100
+    ) -> Sequence[Alarm]:
+        """Return the alarms that hold, the latest first; with `history` also those that are over."""
+        return await (await self._store()).alarms.list(history=history, kind=kind, tenant=tenant, limit=limit)
+
+    async def mute(
+        self,
+        kind: str | None = None,
+        *,
+        seconds: float = 3_600,
+        tenant: str | None = None,
+        subject: str | None = None,
+        reason: str | None = None,
+        actor: str = "app",
+    ) -> Mute:
+        """Send nothing about these alarms for some time; those that still hold afterwards are sent then."""
+        alarms = (await self._store()).alarms
+        return await alarms.mute(kind, seconds=seconds, actor=actor, tenant=tenant, subject=subject, reason=reason)
+
+    async def unmute(
+        self, kind: str | None = None, *, tenant: str | None = None, subject: str | None = None, actor: str = "app"
+    ) -> int:
+        """End the mutes of exactly this kind, tenant and subject before their time; returns how many."""
+        return await (await self._store()).alarms.unmute(kind, actor=actor, tenant=tenant, subject=subject)
+
+    async def test(self, *, actor: str = "app") -> bool:
+        """Fire an alarm of the kind `test`, which upkeep sends to every sink; False if one holds already."""
+        return bool(await (await self._store()).alarms.test(actor))
+
+    async def _store(self) -> Store:
+        return await store_of(self.app, "/api/v1/alarms")
+
+
 class OperationVerbs:
-    """The part of `App` that repairs."""
+    """The part of `App` that an operator uses."""
 
     @property
     def operations(self) -> AppOperations:
@@ -142,14 +185,17 @@ class OperationVerbs:
         """Dead letters: search them, list their causes, run one again."""
         return AppDeadLetters(self)  # type: ignore[arg-type]
 
+    @property
+    def alarms(self) -> AppAlarms:
+        """Alarms: list them, mute and unmute them, test their sinks."""
+        return AppAlarms(self)  # type: ignore[arg-type]
 
-async def store_of(app: App) -> Store:
-    """The store of an app; refuses a dispatcher."""
+
+async def store_of(app: App, route: str = "/api/v1/operations") -> Store:
+    """The store of an app; refuses a dispatcher, and names the route that does the same."""
     client = await app._client()
     if not isinstance(client, DirectClient):
-        raise BadInput(
-            "repairs need a connection to the database, and this app uses a dispatcher. Next: POST /api/v1/operations"
-        )
+        raise BadInput(f"this needs a connection to the database, and this app uses a dispatcher. Next: call {route}")
     return client.store
 
 

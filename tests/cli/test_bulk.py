@@ -56,6 +56,20 @@ async def test_a_yes_starts_at_once_and_detach_leaves_it_to_upkeep(store: Store,
     assert ask.refused("jobs", "cancel", "typo:t")[1].startswith("'typo:t' at character 1: there is no name 'typo'")
 
 
+async def test_a_search_that_cannot_be_meant_starts_nothing_and_leaves_nothing(
+    store: Store, ask: Asking, db: Harness
+) -> None:
+    await jobs(store, 2)
+    assert ask.refused("jobs", "cancel", "state:bogus", "--yes")[1].startswith("no job can be in state 'bogus'")
+    assert ask.refused("jobs", "cancel", "contract:bogus", "--yes")[0] == "E-UNKNOWN-CONTRACT"
+    assert ask.refused("dlq", "requeue", "status:requeued", "--yes")[1].startswith("only open dead letters can be")
+    assert ask.refused("jobs", "cancel", "type:t", "--rate", "0")[1].startswith("per_second is 0")
+    for given in ("--yes", "--detach"):
+        assert ask.refused("jobs", "cancel", "", given)[1].startswith("an empty search finds everything")
+    assert db.value("select count(*) from tenure.operation") == 0
+    assert ask.said("jobs", "cancel", "", "--dry-run")["total"] == 2
+
+
 async def test_dead_letters_are_repaired_together(store: Store, ask: Asking, db: Harness) -> None:
     letters = await fail(store, [broken("send", n) for n in range(3)], "gate_b2")
     done = ask.said("dlq", "requeue", "payload.n:0", "--set", "user.id=7", "--set", "to=Ada", "--yes")
@@ -88,6 +102,23 @@ async def test_several_ids_at_once_and_an_edited_payload(store: Store, ask: Aski
     early = ask.run("jobs", "retry-now", *map(str, wait))
     assert (early.returncode, early.stdout) == (1, f"job {wait[0]} is due now\n")
     assert early.stderr.startswith("EARLY_RETRY: ")
+
+
+async def test_a_preview_of_ids_is_refused_and_nothing_is_changed(store: Store, ask: Asking, db: Harness) -> None:
+    (job_id,) = await jobs(store, 1)
+    (letter,) = await fail(store, [broken("send")])
+    for given in (
+        ("jobs", "cancel", str(job_id)), ("jobs", "retry-now", str(job_id)), ("jobs", "requeue", str(job_id)),
+        ("jobs", "move", str(job_id), "--queue", "slow"), ("jobs", "move", "--from", "default", "--queue", "slow"),
+        ("dlq", "requeue", str(letter)), ("dlq", "discard", str(letter), "--reason", "spam"),
+        ("dlq", "approve", str(letter), "--person", "ada"),
+    ):  # fmt: skip
+        assert ask.refused(*given, "--dry-run")[1].startswith("--dry-run is for a search, and no search is given.")
+    assert ask.refused("jobs", "cancel", str(job_id), "--rate", "5")[1].startswith("--rate is for a search")
+    assert ask.refused("dlq", "requeue", "status:open", "--edit")[1].startswith("--edit changes the payload of one")
+    assert db.value("select string_agg(state || queue, ' ') from tenure.job") == "queueddefault"
+    assert (await store.letters.show(letter)).status == "open"
+    assert db.value("select count(*) from tenure.operation") == 0
 
 
 async def test_a_payload_is_edited_in_the_editor(store: Store, ask: Asking, tmp_path: object) -> None:

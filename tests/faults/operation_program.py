@@ -12,7 +12,8 @@ async def main(dsn: str, operation_id: int) -> None:
     """Work, one batch after the other."""
     async with Store.open(dsn, connections=1) as store:
         while (await store.operations.show(operation_id)).state == "running":
-            await store.operations.work(operation_id, batches=1)
+            if not (await store.operations.work(operation_id, batches=1)).items:
+                await asyncio.sleep(0.05)
 
 
 if __name__ == "__main__":

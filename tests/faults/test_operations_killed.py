@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import psycopg
 import pytest
 
 from tenure.postgres.store import Store
@@ -35,6 +36,22 @@ def begin(dsn: str, operation_id: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", operation_program.__name__, dsn, str(operation_id)])
 
 
+async def killed(store: Store, dsn: str, operation_id: int, share: int, chance: random.Random) -> int:
+    """Begin a process that works on the operation, and kill it when about `share` items are done; returns how many."""
+    process = begin(dsn, operation_id)
+    try:
+        before = (await store.operations.show(operation_id)).done
+        while (done := (await store.operations.show(operation_id)).done) < max(share, before + 1):
+            assert process.poll() is None
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(chance.uniform(0, 0.05))
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    return done
+
+
 @pytest.mark.parametrize(("kills", "letters"), [(2, 4_000), pytest.param(10, 100_000, marks=pytest.mark.prove)])
 async def test_a_bulk_requeue_that_is_killed_requeues_exactly_the_previewed_once(
     store: Store, dsn: str, db: Harness, kills: int, letters: int
@@ -51,24 +68,20 @@ async def test_a_bulk_requeue_that_is_killed_requeues_exactly_the_previewed_once
     await store.letters.requeue(first, actor="bob")
     await store.operations.start(operation.id, actor="ada")
     chance, begun, killed_at = random.Random(kills), time.monotonic(), list[int]()
-    while (await store.operations.show(operation.id)).state == "running":
-        process = begin(dsn, operation.id)
-        try:
-            before = (await store.operations.show(operation.id)).done
-            share = letters // (kills + 1) * (len(killed_at) + 1)
-            while len(killed_at) < kills and process.poll() is None:
-                if (already := (await store.operations.show(operation.id)).done) > before and already >= share:
-                    await asyncio.sleep(chance.uniform(0, 0.05))
-                    process.kill()
-                    killed_at.append(already)
-            await asyncio.to_thread(process.wait)
-        finally:
-            process.kill()
-            process.wait()
+    # Until the last kill somebody has one of the items locked, so the operation cannot end before, however fast it is.
+    with psycopg.connect(dsn) as holder:
+        holder.execute("select from tenure.operation_item where item_id = %s for update", (max(previewed),))
+        for number in range(1, kills + 1):
+            killed_at.append(await killed(store, dsn, operation.id, letters // (kills + 1) * number, chance))
+    process = begin(dsn, operation.id)
+    try:
+        await asyncio.to_thread(process.wait)
+    finally:
+        process.kill()
+        process.wait()
     seconds = time.monotonic() - begun
     done = await store.operations.show(operation.id)
     assert (done.state, done.done, done.skipped, done.left) == ("done", letters - 1, {"CHANGED": 1}, 0)
-    assert len(killed_at) == kills
     jobs = db.sql("select origin_letter, count(*) from tenure.job where created_by = 'ada' group by 1")
     assert {row["origin_letter"] for row in jobs} == previewed - {first}
     assert {row["count"] for row in jobs} == {1}

@@ -49,4 +49,31 @@ MUTANTS = (
         "0 * :done::bigint / per_second",
         (f"{_OPERATIONS}test_a_limit_of_speed_holds_for_all_processes_together",),
     ),
+    Mutant(
+        "operation-reads-all-items",
+        "Each batch of an operation reads all of its items that wait",
+        _QUERIES + "end_operation_items.sql",
+        "operation_item.operation_id = any (array[item.operation_id]) and item_id = any (array[item.id])\n"
+        "      and operation_item.state = any (array[item.before])",
+        "operation_item.operation_id = :id::bigint and item_id = item.id and operation_item.state = 'waiting'",
+        ("postgres/test_operation_plans.py::test_a_batch_reads_the_rows_of_its_items_alone",),
+    ),
+    Mutant(
+        "search-reads-all-letters",
+        "A page of dead letters reads as many as a page may read, though it is full before",
+        _QUERIES + "search_dead_letters.sql",
+        "where (select count(*) from page) < :limit::bigint",
+        "",
+        ("postgres/test_operation_plans.py::test_a_batch_reads_the_rows_of_its_items_alone",),
+    ),
+    Mutant(
+        "operation-locks-many-ranges",
+        "One batch of an operation works on jobs of all id ranges",
+        _BATCHES,
+        "        taken = taken[: len(together)]\n",
+        "",
+        (
+            "postgres/test_many_ranges.py::test_operations_on_jobs_of_many_ranges_lock_a_few_partitions_at_a_time[60-ranges]",
+        ),
+    ),
 )

@@ -108,6 +108,22 @@ MUTANTS = (
         ("http/test_metrics.py::test_a_renewal_is_counted_and_a_heartbeat_that_renews_nothing_is_not[standard]",),
     ),
     Mutant(
+        "refusals-without-a-bound",
+        "A flood of refused calls fills the disk for a day",
+        "postgres/queries/delete_old_refusals.sql",
+        "(select at from tenure.refusal order by at desc offset :most::bigint - 1 limit 1)",
+        "case when :most::bigint is null then clock_timestamp() end",
+        ("postgres/test_counts.py::test_a_flood_of_refusals_is_counted_and_only_a_part_is_stored",),
+    ),
+    Mutant(
+        "refusals-of-one-hide-others",
+        "A flood of refused calls of one tenant hides those of the others from alarms",
+        "postgres/refusals.py",
+        "of[-_MOST_TIMED_ALIKE:]]",
+        "of]",
+        ("postgres/test_counts.py::test_a_flood_of_refusals_is_counted_and_only_a_part_is_stored",),
+    ),
+    Mutant(
         "refusal-kinds-mixed",
         "The loser of a race for a named job counts as a stale write",
         "postgres/refusals.py",

@@ -352,7 +352,7 @@ MUTANTS = (
         "rerun-beside-the-letter",
         "A job with a dead letter is run again beside it",
         "postgres/queries/rerun_job.sql",
-        " and not exists (select from tenure.dead_letter where job_id = job_done.id)",
+        " and not exists (select from tenure.dead_letter where job_id = any (array[job_done.id]))",
         "",
         ("contracts/test_mutants_found.py::test_a_job_that_gets_its_letter_while_we_look_is_not_run_again_beside_it",),
     ),

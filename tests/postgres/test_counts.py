@@ -230,6 +230,25 @@ async def test_old_counts_are_forgotten_and_the_totals_stay(store: Store, db: Ha
     assert levels(db) == live_jobs(db)
 
 
+async def test_a_flood_of_refusals_is_counted_and_only_a_part_is_stored(
+    store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flooding, other = await store.enqueue_many([NewJob("t", tenant_id="a"), NewJob("t", tenant_id="b")])
+    flood = [Refused(flooding.job_id, "no", code="NO")] * 3_000
+    store.refusals.note("finish", [*flood, Refused(other.job_id, "no", code="NO")])
+    await store.refusals.flush()
+    stored = "select tenant_id, count(*) from tenure.refusal group by 1 order by 1"
+    assert [tuple(row.values()) for row in db.sql(stored)] == [("a", 100), ("b", 1)]
+    counted = "select tenant_id, sum(number)::int from tenure.tally where path = 'finish>NO' group by 1 order by 1"
+    assert [tuple(row.values()) for row in db.sql(counted)] == [("a", 3_000), ("b", 1)]
+    db.sql("create temporary sequence place; update tenure.refusal set at = at - interval '1 s' * nextval('place')")
+    newest = [row["at"] for row in db.sql("select at from tenure.refusal order by at desc limit 7")]
+    monkeypatch.setattr("tenure.postgres.counts.MOST_REFUSALS", 7)
+    assert await store.counts.forget() == 94
+    assert [row["at"] for row in db.sql("select at from tenure.refusal order by at desc")] == newest
+    assert await store.counts.forget() == 0
+
+
 async def test_refusals_wait_while_the_database_is_away(
     store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,26 @@ async def test_whole_lives_upkeep_lists_and_the_audit_lock_a_few_partitions(
     assert {what: count for what, count in at_once.items() if count > MOST_AT_ONCE} == {}
 
 
+async def test_operations_on_jobs_of_many_ranges_lock_a_few_partitions_at_a_time(
+    many_ranges: str, most_locked: Counter[str], watched: Harness
+) -> None:
+    async with Store.open(many_ranges) as store:
+        for n in range(48):
+            watched.sql("select setval('tenure.job_id_seq', %s)", (n + 7) * ID_UNIT + 1_000)
+            await store.enqueue(NewJob("operated", {"n": n}, queue="operated"))
+        asked: dict[str, dict[str, Any]] = {"move": {"queue": "slow"}, "cancel": {"reason": "r"}, "requeue": {}}
+        for verb, options in asked.items():
+            preview = await store.operations.preview("jobs", verb, "type:operated", actor="ada", **options)
+            while not preview.collected:
+                preview = await store.operations.collect(preview.id)
+            await store.operations.start(preview.id, actor="ada")
+            await store.operations.work(preview.id)
+            done = await store.operations.show(preview.id)
+            assert (done.state, done.done) == ("done", 48)
+    assert {name: count for name, count in most_locked.items() if count > MOST} == {}
+    assert {row["what"]: row["most"] for row in watched.sql(WATCHED) if row["most"] > MOST_AT_ONCE} == {}
+
+
 async def scattered(store: Store, db: Harness) -> None:
     """Claim, beat, fail, end and reap jobs that lie in four dozen ranges."""
     for n in range(48):

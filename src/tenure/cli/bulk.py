@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from tenure.cli.command import Output, Store, call_store, requeued
-from tenure.cli.options import parse_id
+from tenure.cli.command import Output, Store, call_store, command, requeued
+from tenure.cli.options import DatabaseUrl, Json, parse_id
 from tenure.cli.output import dump_json, note, progress, refusal_fields, table
 from tenure.errors import BadInput, Refused
 from tenure.jobs.formats import describe_failure, format_duration
@@ -36,27 +40,136 @@ PayloadOption = Annotated[str | None, typer.Option("--payload", metavar="JSON", 
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Another value there: user.id=7. Repeatable.")
 ]
-Edit = Annotated[bool, typer.Option("--edit", help="Change the payload in $EDITOR; one id only.")]
+EditOption = Annotated[bool, typer.Option("--edit", help="Change the payload in $EDITOR; one id only.")]
 
 
-def ids_of(targets: Sequence[str], name: str = "id") -> list[int] | None:
-    """The ids that were given; None when it is a search. Refuses an id that cannot be."""
-    if any(":" in target or not target.strip() for target in targets):
-        return None
-    return list(dict.fromkeys(parse_id(name, target) for target in targets))
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """The options that all commands on many jobs or dead letters share, and what these commands do with them."""
 
+    dry_run: DryRun = False
+    yes: Yes = False
+    rate: Rate = None
+    detach: Detach = False
+    database_url: DatabaseUrl = None
+    in_json: Json = False
 
-def payload_edit(payload: str | None, changes: Sequence[str] | None) -> dict[str, Any]:
-    """The payload or the changes that were given; refuses both, and what is no JSON."""
-    found: Any = None
-    if payload is not None:
+    def ids_of(self, targets: Sequence[str], name: str = "id") -> list[int] | None:
+        """The ids that were given; None when it is a search. Refuses an id that cannot be, and a preview of ids."""
+        if any(":" in target or not target.strip() for target in targets):
+            return None
+        for option, is_given in (("--dry-run", self.dry_run), ("--rate", self.rate is not None)):
+            if is_given:
+                raise BadInput(f"{option} is for a search, and no search is given. Next: give one, or leave it out")
+        return list(dict.fromkeys(parse_id(name, target) for target in targets))
+
+    def operate(self, kind: str, verb: str, targets: Sequence[str], actor: str, **options: Any) -> Output:
+        """Preview what is done to all that a search finds; after a yes, do it with a progress line."""
+        if not " ".join(targets).strip() and (self.yes or self.detach):
+            # An empty variable of a script would change every job.
+            raise BadInput("an empty search finds everything, and nobody is asked. Next: leave out --yes and --detach")
+        return call_store(
+            self.database_url, lambda store: _operate(store, self, kind, verb, " ".join(targets), actor, options)
+        )
+
+    def each(
+        self,
+        ids: Sequence[int],
+        call: Callable[[Store, int], Awaitable[dict[str, Any]]],
+        text: Callable[[dict[str, Any]], str],
+    ) -> None:
+        """Call something for each id and print the outcome of each; exits 1 when one is refused."""
+        results: list[dict[str, Any]] = []
+
+        async def run(store: Store) -> None:
+            for one in ids:
+                try:
+                    result = await call(store, one)
+                except (Refused, BadInput) as error:  # concerns this one alone
+                    refused = refusal_fields(one, error)
+                    result = {"id": refused.pop("id"), "refused": refused}
+                results.append(result)
+                if self.in_json:
+                    continue
+                if refusal := result.get("refused"):
+                    note(f"{refusal['code']}: {refusal['message']}")
+                else:
+                    print(text(result))
+
         try:
-            found = json.loads(payload)
-        except ValueError as error:
-            raise BadInput(f"--payload is not JSON: {error}") from None
-        if changes:
-            raise BadInput("--payload and --set both change the payload. Next: give one of them")
-    return {"payload": found, "changes": [parse_change(text) for text in changes] if changes else None}
+            call_store(self.database_url, run)
+        finally:  # when the connection is lost half-way, print the results so far
+            if self.in_json:
+                print(dump_json(results))
+        if any("refused" in result for result in results):
+            raise typer.Exit(1)
+
+    def requeue(
+        self,
+        kind: str,
+        targets: Sequence[str],
+        actor: str,
+        edit: PayloadEdit,
+        read: Callable[[Store, int], Awaitable[Any]],
+        call: Callable[..., Awaitable[int]],
+    ) -> Output | None:
+        """Run jobs or dead letters again; the payload of one alone may be `read` into an editor."""
+        name = kind.replace("_", " ").removesuffix("s")
+        options, ids = edit.options(), self.ids_of(targets, "id" if kind == "jobs" else name)
+        if edit.in_editor and (ids is None or len(ids) != 1):
+            raise BadInput("--edit changes the payload of one; for many give --payload or --set")
+        if ids is None:
+            return self.operate(kind, "requeue", targets, actor, **options)
+        if edit.in_editor:
+            options["payload"] = edit_payload(call_store(self.database_url, lambda store: read(store, ids[0])))
+
+        async def again(store: Store, one: int) -> dict[str, Any]:
+            return {"id": str(one), "requeued_as": str(await call(store, one, actor=actor, **options))}
+
+        if len(ids) == 1:
+            data = call_store(self.database_url, lambda store: again(store, ids[0]))
+            return requeued(name, ids[0], int(data["requeued_as"]))
+        self.each(ids, again, lambda result: f"{name} {result['id']} runs again as job {result['requeued_as']}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadEdit:
+    """With which payload something runs again: another one, one with other values at some paths, or an edited one."""
+
+    payload: str | None
+    changes: Sequence[str] | None
+    in_editor: bool
+
+    def options(self) -> dict[str, Any]:
+        """The payload or the changes that were given; refuses both, and what is no JSON."""
+        found: Any = None
+        if self.payload is not None:
+            try:
+                found = json.loads(self.payload)
+            except ValueError as error:
+                raise BadInput(f"--payload is not JSON: {error}") from None
+            if self.changes:
+                raise BadInput("--payload and --set both change the payload. Next: give one of them")
+        return {"payload": found, "changes": [parse_change(text) for text in self.changes] if self.changes else None}
+
+
+def bulk_command(function: Callable[..., Output | None]) -> Callable[..., None]:
+    """Make a command of a function whose first argument is a `Bulk`; the command gets the options of `Bulk`."""
+    hints = {**get_type_hints(function, include_extras=True), **get_type_hints(Bulk, include_extras=True)}
+    own = [one for name, one in inspect.signature(function).parameters.items() if name != "bulk"]
+    shared = inspect.signature(Bulk).parameters
+    parameters = [
+        one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in (*own, *shared.values())
+    ]
+
+    @functools.wraps(function)
+    def run(**options: Any) -> Output | None:
+        return function(Bulk(**{name: options.pop(name) for name in shared}), **options)
+
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command(run)
 
 
 def edit_payload(payload: Any) -> Any:
@@ -73,99 +186,27 @@ def edit_payload(payload: Any) -> Any:
         raise BadInput(f"the payload is not JSON: {error}; nothing is done") from None
 
 
-def each(
-    url: str | None,
-    ids: Sequence[int],
-    call: Callable[[Store, int], Awaitable[dict[str, Any]]],
-    text: Callable[[dict[str, Any]], str],
-    in_json: bool,
-) -> None:
-    """Call something for each id and print the outcome of each; exits 1 when one is refused."""
-    results: list[dict[str, Any]] = []
-
-    async def run(store: Store) -> None:
-        for one in ids:
-            try:
-                result = await call(store, one)
-            except (Refused, BadInput) as error:  # concerns this one alone
-                refused = refusal_fields(one, error)
-                result = {"id": refused.pop("id"), "refused": refused}
-            results.append(result)
-            if in_json:
-                continue
-            if refusal := result.get("refused"):
-                note(f"{refusal['code']}: {refusal['message']}")
-            else:
-                print(text(result))
-
-    try:
-        call_store(url, run)
-    finally:  # when the connection is lost half-way, print the results so far
-        if in_json:
-            print(dump_json(results))
-    if any("refused" in result for result in results):
-        raise typer.Exit(1)
-
-
-def each_requeued(
-    kind: str,
-    url: str | None,
-    ids: Sequence[int],
-    call: Callable[[Store, int], Awaitable[dict[str, Any]]],
-    in_json: bool,
-) -> None:
-    """Run several jobs or dead letters again; one alone is answered as before, and its refusal raised."""
-    if len(ids) == 1:
-        data = call_store(url, lambda store: call(store, ids[0]))
-        requeued(kind, ids[0], int(data["requeued_as"])).print(in_json)
-        return
-    each(url, ids, call, lambda result: f"{kind} {result['id']} runs again as job {result['requeued_as']}", in_json)
-
-
-def one_of(ids: list[int]) -> list[int]:
-    """The only id; an editor has room for one payload."""
-    if len(ids) != 1:
-        raise BadInput("--edit changes the payload of one; for many give --payload or --set")
-    return ids
-
-
-def operate(
-    url: str | None,
-    kind: str,
-    verb: str,
-    targets: Sequence[str],
-    *,
-    actor: str,
-    dry_run: bool,
-    yes: bool,
-    rate: float | None,
-    detach: bool,
-    **options: Any,
+async def _operate(
+    store: Store, bulk: Bulk, kind: str, verb: str, query: str, actor: str, options: dict[str, Any]
 ) -> Output:
-    """Preview what is done to all that a search finds; after a yes, do it with a progress line."""
-    query = " ".join(targets)
-
-    async def run(store: Store) -> Output:
-        operation = await store.operations.preview(kind, verb, query, actor=actor, per_second=rate, **options)
-        while not operation.collected:
-            progress(f"preview: {operation.total:,} found")
-            operation = await store.operations.collect(operation.id)
-        progress()
-        examples = [item.item_id for item in await store.operations.items(operation.id, limit=_EXAMPLES)]
-        shown = await _examples(store, kind, examples)
-        start = f"tenure operations run {operation.id}"
-        data = {**operation.fields(), "examples": [str(one) for one in examples]}
-        lines = [*_preview_lines(operation, shown)]
-        if not operation.total:
-            return Output(data, notes=[f"{_named(operation)}: nothing matches"])
-        if dry_run or not (yes or detach or _is_asked(operation, lines)):
-            return Output(data, lines, [f"nothing is changed. Next: {start}"])
-        operation = await store.operations.start(operation.id, actor=actor)
-        if detach:
-            return Output(operation.fields(), [f"{_named(operation)} runs in upkeep"], [_abort(operation)])
-        return await finish(store, operation)
-
-    return call_store(url, run)
+    operation = await store.operations.preview(kind, verb, query, actor=actor, per_second=bulk.rate, **options)
+    while not operation.collected:
+        progress(f"preview: {operation.total:,} found")
+        operation = await store.operations.collect(operation.id)
+    progress()
+    examples = [item.item_id for item in await store.operations.items(operation.id, limit=_EXAMPLES)]
+    shown = await _examples(store, kind, examples)
+    start = f"tenure operations run {operation.id}"
+    data = {**operation.fields(), "examples": [str(one) for one in examples]}
+    lines = [*_preview_lines(operation, shown)]
+    if not operation.total:
+        return Output(data, notes=[f"{_named(operation)}: nothing matches"])
+    if bulk.dry_run or not (bulk.yes or bulk.detach or _is_asked(operation, lines)):
+        return Output(data, lines, [f"nothing is changed. Next: {start}"])
+    operation = await store.operations.start(operation.id, actor=actor)
+    if bulk.detach:
+        return Output(operation.fields(), [f"{_named(operation)} runs in upkeep"], [_abort(operation)])
+    return await finish(store, operation)
 
 
 async def finish(store: Store, operation: Operation) -> Output:

@@ -15,7 +15,8 @@ from tenure.cli.command import Output
 from tenure.cli.options import DatabaseUrl, Json
 from tenure.cli.output import note
 from tenure.errors import BadInput
-from tenure.settings import Settings, parse_api_key, parse_dispatcher_url
+from tenure.settings import Settings
+from tenure.settings.parsers import parse_api_key, parse_dispatcher_url
 
 if TYPE_CHECKING:
     from tenure.conformance.result import Result

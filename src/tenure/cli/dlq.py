@@ -8,28 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.bulk import (
-    Detach,
-    DryRun,
-    Edit,
-    PayloadOption,
-    Rate,
-    SetOption,
-    Targets,
-    Yes,
-    each,
-    each_requeued,
-    edit_payload,
-    ids_of,
-    one_of,
-    operate,
-    payload_edit,
-)
+from tenure.cli.bulk import Bulk, EditOption, PayloadEdit, PayloadOption, SetOption, Targets, bulk_command
 from tenure.cli.command import Output, Store, call_store, command, table_output
 from tenure.cli.options import (
     Actor,
-    DatabaseUrl,
-    Json,
     Limit,
     OnlyContract,
     OnlyTenant,
@@ -124,99 +106,64 @@ async def groups(
     return table_output(data, _GROUP_HEAD, map(_group_row, causes), "no open dead letters", notes)
 
 
-@command
+@bulk_command
 def requeue(
+    bulk: Bulk,
     targets: Targets,
     actor: Actor,
     payload: PayloadOption = None,
     set_: SetOption = None,
-    edit: Edit = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    rate: Rate = None,
-    detach: Detach = False,
-    database_url: DatabaseUrl = None,
-    in_json: Json = False,
+    edit: EditOption = False,
 ) -> Output | None:
     """Run the jobs of dead letters again, as new jobs that point back to them; each once."""
-    options = payload_edit(payload, set_)
-    if (ids := ids_of(targets, "dead letter")) is None:
-        return operate(
-            database_url, "dead_letters", "requeue", targets, actor=actor, dry_run=dry_run, yes=yes, rate=rate,
-            detach=detach, **options,
-        )  # fmt: skip
-    if edit:
-        (letter_id,) = one_of(ids)
-        options["payload"] = edit_payload(call_store(database_url, lambda store: store.letters.show(letter_id)).payload)
 
-    async def call(store: Store, letter_id: int) -> dict[str, Any]:
-        new = await store.letters.requeue(letter_id, actor=actor, **options)
-        return {"id": str(letter_id), "requeued_as": str(new)}
+    async def read(store: Store, letter_id: int) -> Any:
+        return (await store.letters.show(letter_id)).payload
 
-    each_requeued("dead letter", database_url, ids, call, in_json)
-    return None
+    async def call(store: Store, letter_id: int, **options: Any) -> int:
+        return await store.letters.requeue(letter_id, **options)
+
+    return bulk.requeue("dead_letters", targets, actor, PayloadEdit(payload, set_, edit), read, call)
 
 
-@command
+@bulk_command
 def discard(
+    bulk: Bulk,
     targets: Targets,
     reason: Annotated[str, typer.Option("--reason", help="Why it can be discarded.")],
     person: _Requester,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    rate: Rate = None,
-    detach: Detach = False,
-    database_url: DatabaseUrl = None,
-    in_json: Json = False,
 ) -> Output | None:
     """Ask to discard dead letters; done at once where their contract needs no second person."""
-    if (ids := ids_of(targets, "dead letter")) is None:
-        return operate(
-            database_url, "dead_letters", "discard", targets, actor=person, dry_run=dry_run, yes=yes, rate=rate,
-            detach=detach, reason=reason,
-        )  # fmt: skip
+    if (ids := bulk.ids_of(targets, "dead letter")) is None:
+        return bulk.operate("dead_letters", "discard", targets, person, reason=reason)
 
     async def call(store: Store, letter_id: int) -> DeadLetter:
         return await store.letters.request_discard(letter_id, person=person, reason=reason)
 
-    return _decide(database_url, ids, call, in_json)
+    return _decide(bulk, ids, call)
 
 
-@command
-def approve(
-    targets: Targets,
-    person: _Approver,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    rate: Rate = None,
-    detach: Detach = False,
-    database_url: DatabaseUrl = None,
-    in_json: Json = False,
-) -> Output | None:
+@bulk_command
+def approve(bulk: Bulk, targets: Targets, person: _Approver) -> Output | None:
     """Agree to discard dead letters; refused for the person who asked."""
-    if (ids := ids_of(targets, "dead letter")) is None:
-        return operate(
-            database_url, "dead_letters", "approve", targets, actor=person, dry_run=dry_run, yes=yes, rate=rate,
-            detach=detach,
-        )  # fmt: skip
+    if (ids := bulk.ids_of(targets, "dead letter")) is None:
+        return bulk.operate("dead_letters", "approve", targets, person)
 
     async def call(store: Store, letter_id: int) -> DeadLetter:
         return await store.letters.approve_discard(letter_id, person=person)
 
-    return _decide(database_url, ids, call, in_json)
+    return _decide(bulk, ids, call)
 
 
-def _decide(
-    url: str | None, ids: list[int], call: Callable[[Store, int], Awaitable[DeadLetter]], in_json: bool
-) -> Output | None:
+def _decide(bulk: Bulk, ids: list[int], call: Callable[[Store, int], Awaitable[DeadLetter]]) -> Output | None:
     """Decide about dead letters; one alone is answered in full, and its refusal raised."""
     if len(ids) == 1:
-        return _discarded(call_store(url, lambda store: call(store, ids[0])))
+        return _discarded(call_store(bulk.database_url, lambda store: call(store, ids[0])))
 
     async def fields(store: Store, letter_id: int) -> dict[str, Any]:
         return {**(await call(store, letter_id)).fields(), "id": str(letter_id)}
 
-    each(url, ids, fields, lambda result: f"dead letter {result['id']} is {result['status']}", in_json)
+    bulk.each(ids, fields, lambda result: f"dead letter {result['id']} is {result['status']}")
     return None
 
 

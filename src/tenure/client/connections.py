@@ -21,7 +21,8 @@ from tenure.client.own_contracts import require_registered
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, TenureError, require_extra
-from tenure.settings import Settings, parse_queue_url
+from tenure.settings import Settings
+from tenure.settings.parsers import parse_queue_url
 
 if TYPE_CHECKING:
     from tenure.client.remote import RemoteClient

@@ -22,6 +22,8 @@ from tenure.postgres.statement import Atomic, Plan, statement
 FOLD: Final = 10_000
 #: Combinations of contract, type, tenant and queue that are counted apart; further ones count as `(other)`.
 MOST_GROUPS: Final = 5_000
+#: Refusals that stay with their times, whatever their age: a flood of refused calls fills no disk.
+MOST_REFUSALS: Final = 100_000
 _PAGE = 10_000
 _HOUR, _DAY = 3_600.0, 86_400.0
 
@@ -50,7 +52,7 @@ class Counts(EngineUser):
         total = 0
         for unit, keep_sec in (("minute", minutes_s), ("hour", hours_s)):
             total += await self._pages("delete_old_counts", unit=unit, keep_sec=keep_sec)
-        return total + await self._pages("delete_old_refusals", keep_sec=refusals_s)
+        return total + await self._pages("delete_old_refusals", keep_sec=refusals_s, most=MOST_REFUSALS)
 
     async def stats(self, since_s: float = _HOUR, *, tenant: str | None = None) -> Stats:
         """The figures of the last `since_s` seconds, by minute up to six hours, else by hour; `tenant` None: of all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -236,25 +236,27 @@ class DeadLetters(EngineUser):
         asks = verb == "request_discard"
 
         def discard() -> Plan[list[str | Refused]]:
-            done = yield from discard_plan(
-                letter.id, letter.job_id, person=person, asks=asks, reviewers=reviewers, reason=reason
-            )
-            return [done]
+            letters = {letter.id: letter.job_id}
+            done = yield from discard_plan(letters, person=person, asks=asks, reviewers=reviewers, reason=reason)
+            return list(done.values())
 
         only_answer(await self._engine.run(lambda: run_once(call, discard)))
         return await self.show(letter_id)
 
 
 def discard_plan(
-    letter_id: int, job_id: int, *, person: str, asks: bool, reviewers: int, reason: str | None
-) -> Plan[str | Refused]:
-    """Request a discard, or approve it; returns the status before, or the refusal."""
+    letters: Mapping[int, int], *, person: str, asks: bool, reviewers: int, reason: str | None
+) -> Plan[dict[int, str | Refused]]:
+    """Request the discard of dead letters (with their jobs), or approve it; returns each status before, or refusal."""
     values = {
-        "id": letter_id, "person": person, "person_key": validation.normalize_person(person), "asks": asks,
+        "ids": sorted(letters), "person": person, "person_key": validation.normalize_person(person), "asks": asks,
         "reason": reason, "reviewers": reviewers,
     }  # fmt: skip
-    ((refusal, status, asked_by, _),) = yield statement("discard_dead_letter", values)
-    return str(status) if refusal is None else _refusal(letter_id, job_id, refusal, status, asked_by)
+    rows = yield statement("discard_dead_letter", values)
+    return {
+        letter_id: _refusal(letter_id, letters[letter_id], refusal, status, asked_by) if refusal else str(status)
+        for letter_id, refusal, status, asked_by in rows
+    }
 
 
 def edit_values(payload: Any, changes: PayloadChanges | None, max_bytes: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from tenure.postgres.flow_advance import advance_after, advance_released
 from tenure.postgres.flow_operations import requeue_node
 from tenure.postgres.move import is_row_error
 from tenure.postgres.operate import cancel_plan, change_queue_plan, retry_now_plan
-from tenure.postgres.ranges import read_by_range
+from tenure.postgres.ranges import group_by_range, read_by_range
 from tenure.postgres.settle import settle_after
 from tenure.postgres.statement import Atomic, Plan, Row, statement
 
@@ -160,6 +160,10 @@ def _batch(engine: Engine, operation_id: int, after: int, size: int, max_bytes: 
             return done
         size = max(1, min(size, int(per_second)))
     taken = yield statement("take_operation_items", {"id": operation_id, "after": after, "limit": size})
+    if not of_letters:
+        # The locks of a transaction add up: the rest of these jobs, in further id ranges, is left to the next batch.
+        together = next(group_by_range([item_id for item_id, _ in taken]), [])
+        taken = taken[: len(together)]
     done.runs = True
     tried.extend(item_id for item_id, _ in taken)
     if not taken:
@@ -293,16 +297,19 @@ def _letters(
     same = [row[:3] for row in locked if row[0] not in ended]
     if work.verb == "requeue":
         return ended | (yield from _requeue_letters(engine, work, same, max_bytes, done))
+    asks = work.verb == "discard"
+    parts: dict[str, dict[int, int]] = {}
     for letter_id, job_id, contract in same:
+        parts.setdefault(contract, {})[letter_id] = job_id
+    for contract, part in parts.items():
         if (bound := engine.registry.find(contract)) is None:
-            ended[letter_id] = _unknown(contract)
+            ended |= dict.fromkeys(part, _unknown(contract))
             continue
-        asks = work.verb == "discard"
-        refused = yield from discard_plan(
-            letter_id, job_id, person=work.actor, asks=asks, reviewers=bound.contract.dead_letters.reviewers,
+        answers = yield from discard_plan(
+            part, person=work.actor, asks=asks, reviewers=bound.contract.dead_letters.reviewers,
             reason=work.options["reason"] if asks else None,
         )  # fmt: skip
-        ended[letter_id] = _refused(refused) if isinstance(refused, Refused) else Ended()
+        ended |= {one: _refused(answer) if isinstance(answer, Refused) else Ended() for one, answer in answers.items()}
     return ended
 
 

@@ -55,6 +55,14 @@ class WorkedOn(NamedTuple):
     troubles: Sequence[str]
 
 
+class _Page(NamedTuple):
+    """What a page of a search has found: ids, how each item was, and where it goes on (None: it has seen all)."""
+
+    ids: Sequence[int]
+    seen: Sequence[str]
+    cursor: str | None
+
+
 class Operations(EngineUser):
     """Operations on many jobs or dead letters; `store.operations`."""
 
@@ -79,19 +87,28 @@ class Operations(EngineUser):
         if tenant_id is not None and search.tenant_id not in (None, tenant_id):
             raise BadInput(f"the search is about tenant {search.tenant_id!r}, and the caller is bound to {tenant_id!r}")
         search = replace(search, tenant_id=tenant_id or search.tenant_id)
+        speed = check_speed(per_second)
+        # First: a search that is refused leaves no operation behind.
+        page = await self._find(search, verb, values.get("queue"), None)
         ((made,),) = await self._engine.ask(
             "insert_operation", of_letters=kind == "dead_letters", verb=verb, query=str(search), actor=actor,
-            options=json.dumps(values), tenant=tenant_id, per_second=check_speed(per_second),
+            options=json.dumps(values), tenant=tenant_id, per_second=speed,
         )  # fmt: skip
-        return await self.collect(made)
+        await self._engine.ask("add_operation_items", id=made, **page._asdict())
+        return await self._collect(made, _PAGES - 1)
 
     async def collect(self, operation_id: int) -> Operation:
         """Go on with a preview whose search has not seen all, for a bounded number of rows; returns how far it is."""
+        return await self._collect(operation_id, _PAGES)
+
+    async def _collect(self, operation_id: int, pages: int) -> Operation:
         operation = await self.show(operation_id)
-        for _ in range(_PAGES):
+        for _ in range(pages):
             if operation.state != "preview" or operation.collected:
                 return operation
-            await self._collect_page(operation)
+            search = _parse(operation.kind, operation.query)
+            page = await self._find(search, operation.verb, operation.options.get("queue"), operation.cursor)
+            await self._engine.ask("add_operation_items", id=operation.id, **page._asdict())
             operation = await self.show(operation_id)
             if operation.total > MAX_ITEMS:
                 raise BadInput(f"the search finds more than {MAX_ITEMS:,} items. Next: narrow it, for example by age")
@@ -195,40 +212,34 @@ class Operations(EngineUser):
             raise Refused(None, f"operation {operation_id} cannot be started: {why}", code=_CONFLICT)
         return await self.show(operation_id)
 
-    async def _collect_page(self, operation: Operation) -> None:
-        search = _parse(operation.kind, operation.query)
+    async def _find(self, search: Search | LetterSearch, verb: str, queue: str | None, cursor: str | None) -> _Page:
+        """Read what a page of a search finds that this verb can change; `queue` is where jobs are moved to."""
         if isinstance(search, LetterSearch):
-            ids, seen, cursor = await self._find_letters(search, operation)
-        else:
-            ids, seen, cursor = await self._find_jobs(search, operation)
-        await self._engine.ask("add_operation_items", id=operation.id, ids=ids, seen=seen, cursor=cursor)
+            return await self._find_letters(search, verb, cursor)
+        return await self._find_jobs(search, verb, queue, cursor)
 
-    async def _find_jobs(self, search: Search, operation: Operation) -> tuple[Sequence[int], Sequence[str], str | None]:
+    async def _find_jobs(self, search: Search, verb: str, queue: str | None, cursor: str | None) -> _Page:
         jobs = JobSearch(self._engine, self._max_bytes)
-        after = operation.cursor
-        if after is None and operation.verb == "requeue":
+        after = cursor
+        if after is None and verb == "requeue":
             after = _FINISHED  # live jobs are no matches
         page = await jobs.find(**filters_of(search), limit=_PAGE, after=after)
-        fits = [job for job in page.jobs if _JOBS[operation.verb](job)]
-        cursor = page.next
-        if operation.verb != "requeue" and cursor is not None and cursor.startswith("finished"):
-            cursor = None
-        if operation.verb == "move":
-            fits = [job for job in fits if job.queue != operation.options["queue"]]
-        return [job.id for job in fits], [f"{job.state}:{job.claims}:{job.queue}" for job in fits], cursor
+        fits = [job for job in page.jobs if _JOBS[verb](job) and (verb != "move" or job.queue != queue)]
+        following = page.next
+        if verb != "requeue" and following is not None and following.startswith("finished"):
+            following = None
+        return _Page([job.id for job in fits], [f"{job.state}:{job.claims}:{job.queue}" for job in fits], following)
 
-    async def _find_letters(
-        self, search: LetterSearch, operation: Operation
-    ) -> tuple[Sequence[int], Sequence[str], str | None]:
+    async def _find_letters(self, search: LetterSearch, verb: str, cursor: str | None) -> _Page:
         if search.status not in (None, "open"):
             raise BadInput(f"only open dead letters can be changed, and the search has status:{search.status}")
         letters = DeadLetters(self._engine, self._max_bytes)
-        after = None if operation.cursor is None else int(operation.cursor)
+        after = None if cursor is None else int(cursor)
         filters = filters_of(replace(search, status="open"))
         page = await letters.search(**filters, limit=_PAGE, after=after, documents=False)
-        fits = [letter for letter in page.letters if _LETTERS[operation.verb](letter)]
+        fits = [letter for letter in page.letters if _LETTERS[verb](letter)]
         seen = [":".join(filter(None, (letter.status, letter.discard_asked_by))) for letter in fits]
-        return [letter.id for letter in fits], seen, None if page.next is None else str(page.next)
+        return _Page([letter.id for letter in fits], seen, None if page.next is None else str(page.next))
 
 
 #: The cursor of the first finished job.

@@ -22,8 +22,10 @@ from tenure.postgres.statement import Plan, statement
 
 _PAUSE_S = 1.0
 _CLOSE_TIMEOUT_S = 1.0
-#: Refusals of one flush that are stored with their time; more are only counted.
+#: Refusals of one flush that are stored with their time, all together and of one kind and type; more are only counted.
+#: The second bound keeps a flood of one tenant from hiding the others.
 _MOST_TIMED = 1_000
+_MOST_TIMED_ALIKE = 100
 #: Refusals that wait for a flush; while the database is away, more are dropped.
 _MOST_WAITING = 100_000
 _UNKNOWN = "(unknown)"
@@ -113,7 +115,7 @@ def _store(refused: list[_Refusal]) -> Plan[None]:
     groups: dict[tuple[str, ...], list[_Refusal]] = {}
     for one in refused:
         groups.setdefault((*jobs.get(one.job_id, (_UNKNOWN,) * 4), one.kind, one.verb, one.code), []).append(one)
-    timed = refused[:_MOST_TIMED]
+    timed = [one for of in groups.values() for one in of[-_MOST_TIMED_ALIKE:]][:_MOST_TIMED]
     values: dict[str, Any] = {
         "ids": [one.job_id for one in timed],
         "ages": [now - one.at for one in timed],

@@ -8,25 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.bulk import (
-    Detach,
-    DryRun,
-    Edit,
-    PayloadOption,
-    Rate,
-    SetOption,
-    Targets,
-    Yes,
-    each,
-    each_requeued,
-    edit_payload,
-    ids_of,
-    one_of,
-    operate,
-    payload_edit,
-)
+from tenure.cli.bulk import Bulk, EditOption, PayloadEdit, PayloadOption, SetOption, Targets, bulk_command
 from tenure.cli.command import Output, Store, call_store, command
-from tenure.cli.options import Actor, DatabaseUrl, JobId, Json, OnlyContract, OnlyTenant, OnlyType, Reason
+from tenure.cli.options import Actor, JobId, OnlyContract, OnlyTenant, OnlyType, Reason
 from tenure.cli.output import dump_json, note, refusal_fields
 from tenure.errors import BadInput, JobNotFound, Refused
 from tenure.jobs.job import Job
@@ -49,51 +33,35 @@ class Mode(StrEnum):
 _Mode = Annotated[Mode, typer.Option("--mode", help="soft asks the holder to stop; hard ends its lease at once.")]
 
 
-@command
+@bulk_command
 def cancel(
+    bulk: Bulk,
     targets: Targets,
     actor: Actor,
     mode: _Mode = Mode.soft,
     reason: Reason = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    rate: Rate = None,
-    detach: Detach = False,
-    database_url: DatabaseUrl = None,
-    in_json: Json = False,
 ) -> Output | None:
     """Cancel jobs: these, or after a preview all that a search finds; exits 1 when one is refused."""
-    if (ids := ids_of(targets)) is None:
-        return operate(
-            database_url, "jobs", "cancel", targets, actor=actor, dry_run=dry_run, yes=yes, rate=rate, detach=detach,
-            mode=mode.value, reason=reason,
-        )  # fmt: skip
+    if (ids := bulk.ids_of(targets)) is None:
+        return bulk.operate("jobs", "cancel", targets, actor, mode=mode.value, reason=reason)
 
     async def call(store: Store, job_id: int) -> dict[str, Any]:
         return _fields(await store.cancel(job_id, mode=mode.value, reason=reason, actor=actor))
 
-    each(database_url, ids, call, _text, in_json)
+    bulk.each(ids, call, _text)
     return None
 
 
-@command
+@bulk_command
 def retry_now(
+    bulk: Bulk,
     targets: Targets,
     actor: Actor,
     reason: Reason = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    rate: Rate = None,
-    detach: Detach = False,
-    database_url: DatabaseUrl = None,
-    in_json: Json = False,
 ) -> Output | None:
     """Let jobs that wait for their retry run now; refused where their contract forbids it."""
-    if (ids := ids_of(targets)) is None:
-        return operate(
-            database_url, "jobs", "retry_now", targets, actor=actor, dry_run=dry_run, yes=yes, rate=rate, detach=detach,
-            reason=reason,
-        )  # fmt: skip
+    if (ids := bulk.ids_of(targets)) is None:
+        return bulk.operate("jobs", "retry_now", targets, actor, reason=reason)
 
     async def call(store: Store, job_id: int) -> dict[str, Any]:
         (answer,) = await store.retry_now([job_id], actor=actor, reason=reason)
@@ -101,7 +69,7 @@ def retry_now(
             raise answer
         return {"id": str(job_id), "due": True}
 
-    each(database_url, ids, call, lambda result: f"job {result['id']} is due now", in_json)
+    bulk.each(ids, call, lambda result: f"job {result['id']} is due now")
     return None
 
 
@@ -132,43 +100,31 @@ async def transition(
     return Output({"id": str(job_id), "state": outcome.state}, f"job {job_id} is {outcome.state}")
 
 
-@command
+@bulk_command
 def requeue(
+    bulk: Bulk,
     targets: Targets,
     actor: Actor,
     payload: PayloadOption = None,
     set_: SetOption = None,
-    edit: Edit = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    rate: Rate = None,
-    detach: Detach = False,
-    database_url: DatabaseUrl = None,
-    in_json: Json = False,
+    edit: EditOption = False,
 ) -> Output | None:
     """Run finished jobs again, as new jobs that point back to them; with another payload if you like."""
-    options = payload_edit(payload, set_)
-    if (ids := ids_of(targets)) is None:
-        return operate(
-            database_url, "jobs", "requeue", targets, actor=actor, dry_run=dry_run, yes=yes, rate=rate, detach=detach,
-            **options,
-        )  # fmt: skip
-    if edit:
-        found = call_store(database_url, lambda store: store.jobs(one_of(ids)))
-        if not found:
-            raise JobNotFound(ids[0])
-        options["payload"] = edit_payload(found[0].payload)
 
-    async def call(store: Store, job_id: int) -> dict[str, Any]:
-        new = await store.requeue(job_id, actor=actor, **options)
-        return {"id": str(job_id), "requeued_as": str(new)}
+    async def read(store: Store, job_id: int) -> Any:
+        for job in await store.jobs([job_id]):
+            return job.payload
+        raise JobNotFound(job_id)
 
-    each_requeued("job", database_url, ids, call, in_json)
-    return None
+    async def call(store: Store, job_id: int, **options: Any) -> int:
+        return await store.requeue(job_id, **options)
+
+    return bulk.requeue("jobs", targets, actor, PayloadEdit(payload, set_, edit), read, call)
 
 
-@command
+@bulk_command
 def move(
+    bulk: Bulk,
     queue: Annotated[str, typer.Option("--queue", help="The queue to put them into.")],
     actor: Actor,
     targets: Annotated[
@@ -180,22 +136,13 @@ def move(
     contract: OnlyContract = None,
     tenant: OnlyTenant = None,
     reason: Reason = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    rate: Rate = None,
-    detach: Detach = False,
-    database_url: DatabaseUrl = None,
-    in_json: Json = False,
 ) -> Output | None:
     """Put jobs without a holder into another queue; exits 1 when a job named by its id is refused."""
-    job_ids = ids_of(targets or ())
+    job_ids = bulk.ids_of(targets or ())
     if job_ids is None:
         if from_ or type_ or contract or tenant:
             raise BadInput("a search and a filter both choose jobs. Next: put all into the search")
-        return operate(
-            database_url, "jobs", "move", targets or (), actor=actor, dry_run=dry_run, yes=yes, rate=rate,
-            detach=detach, queue=queue, reason=reason,
-        )  # fmt: skip
+        return bulk.operate("jobs", "move", targets or (), actor, queue=queue, reason=reason)
     filters = {"queue": from_, "type": type_, "contract": contract, "tenant_id": tenant}
     ids = job_ids
     if bool(ids) == any(filters.values()):
@@ -216,11 +163,11 @@ def move(
         return [await store.workers.why_unserved(name, queue, type_) for name, type_ in sorted(types)[:10] if moved]
 
     try:
-        unserved = call_store(database_url, run)
+        unserved = call_store(bulk.database_url, run)
     finally:  # when the connection is lost half-way, print the results so far
-        if in_json:
+        if bulk.in_json:
             print(dump_json({"queue": queue, "moved": moved, "refused": refused}))
-    if not in_json:
+    if not bulk.in_json:
         for each in refused:
             note(f"{each['code']}: {each['message']}")
         print(f"jobs moved to queue {queue}: {moved:,}")

@@ -10,7 +10,8 @@ import typer
 from tenure.cli.import_target import import_target
 from tenure.cli.options import DatabaseUrl, LogFormat, LogLevel, set_up_logging
 from tenure.errors import BadInput
-from tenure.settings import Settings, parse_api_key, parse_dispatcher_url, parse_queue_url
+from tenure.settings import Settings
+from tenure.settings.parsers import parse_api_key, parse_dispatcher_url, parse_queue_url
 
 if TYPE_CHECKING:
     from tenure.app import App

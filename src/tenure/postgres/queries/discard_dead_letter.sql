@@ -1,7 +1,9 @@
--- Ask for the discard of a dead letter, or approve it. Where the contract wants two people, the second one must be another.
--- People are compared by the key that the store makes of their names, not by the spelling.
+-- Ask for the discard of these dead letters, or approve it; each has a row in the answer. Where the contract wants two people,
+-- the second one must be another. People are compared by the key that the store makes of their names, not by the spelling.
 with letter as materialized (
-    select * from tenure.dead_letter where id = :id::bigint for update
+    select row.*
+    from unnest(:ids::bigint[]) as call (id)
+    cross join lateral (select * from tenure.dead_letter where dead_letter.id = call.id for update) as row
 ),
 judged as materialized (
     select id, status, discard_asked_by,
@@ -24,7 +26,6 @@ noted as (
         status = case when :asks::boolean and :reviewers::integer > 1 then dead_letter.status else 'discarded' end,
         updated_at = clock_timestamp()
     from judged
-    where dead_letter.id = judged.id and judged.refusal is null
-    returning dead_letter.id
+    where dead_letter.id = any (array[judged.id]) and judged.refusal is null
 )
-select refusal, status, discard_asked_by, exists (select from noted) as noted from judged
+select id, refusal, status, discard_asked_by from judged

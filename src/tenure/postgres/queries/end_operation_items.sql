@@ -1,9 +1,18 @@
 -- Write what became of these items of an operation, and count it.
-with ended as (
+--
+-- The operation's id and the state to be replaced come from the list, and `= any (array[…])` is `=` by which no join can be
+-- ordered. Otherwise the planner, who knows nothing of a table that was just filled, would compare each of these items with
+-- each that waits.
+with item as materialized (
+    select :id::bigint as operation_id, 'waiting' as before, id, code, why, made
+    from unnest(:ids::bigint[], :codes::text[], :whys::text[], :made::bigint[]) as given (id, code, why, made)
+),
+ended as (
     update tenure.operation_item
     set state = case when item.code is null then 'done' else 'skipped' end, code = item.code, why = item.why, made = item.made
-    from unnest(:ids::bigint[], :codes::text[], :whys::text[], :made::bigint[]) as item (id, code, why, made)
-    where operation_id = :id::bigint and item_id = item.id and operation_item.state = 'waiting'
+    from item
+    where operation_item.operation_id = any (array[item.operation_id]) and item_id = any (array[item.id])
+      and operation_item.state = any (array[item.before])
     returning operation_item.code
 )
 insert into tenure.operation_batch (operation_id, done, skipped)

@@ -25,20 +25,21 @@ inserted as (
 ),
 tallied as (
     insert into tenure.tally (number, contract, type, tenant_id, queue, trigger, path)
-    select 1, contract, type, tenant_id, queue, 'requeue', '>' || :state::text from inserted
+    select count(*), contract, type, tenant_id, queue, 'requeue', '>' || :state::text from inserted
+    group by contract, type, tenant_id, queue
 ),
 closed as (
     update tenure.dead_letter
     set status = 'requeued', requeued_as = inserted.id, requeued_by = :actor::text, updated_at = clock_timestamp()
     from inserted
-    where dead_letter.id = inserted.origin_letter
+    where dead_letter.id = any (array[inserted.origin_letter])
 ),
 -- They read and write the same generations of datasets.
 pinned as (
     insert into tenure.dataset_pin (job_id, dataset_id, generation_id, writes)
     select inserted.id, pin.dataset_id, pin.generation_id, pin.writes
-    from letter join inserted on inserted.origin_letter = letter.id cross join tenure.dataset_pin as pin
-    where pin.job_id = letter.job_id
+    from letter join inserted on inserted.origin_letter = letter.id
+    cross join lateral (select * from tenure.dataset_pin where dataset_pin.job_id = letter.job_id offset 0) as pin
 )
 select letter.id, letter.job_id, letter.status, inserted.id
 from letter left join inserted on inserted.origin_letter = letter.id

@@ -29,21 +29,38 @@ Two different values for one number are refused, and so is a number outside its 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import urlsplit
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput, Unsound
-from tenure.jobs.api_key import SCOPES
-from tenure.jobs.validation import MAX_BYTES, check_name, parse_duration
+from tenure.jobs.validation import MAX_BYTES, parse_duration
+from tenure.settings.parsers import (
+    FLAG,
+    MAX_SPAN_S,
+    one_of,
+    parse_admin_key,
+    parse_api_key,
+    parse_command_line,
+    parse_dispatcher_url,
+    parse_number,
+    parse_release,
+    parse_rewake,
+    parse_secret,
+    parse_sqs_queues,
+    parse_sso_header,
+    parse_sso_proxies,
+    parse_sso_scopes,
+    parse_text,
+    parse_trace_url,
+    parse_webhook,
+    parse_whole,
+)
 
 #: Setting → (field of `KeepTimes`, its minimum in seconds).
 _KEEP_TIMES = {
@@ -70,13 +87,9 @@ _ALARM_LIMITS: Mapping[str, tuple[str, str, float, float]] = {
     "TENURE_ALARM_SNAPSHOT": ("snapshot_s", "span", 1, 366 * 86_400),
 }
 _END_UNKNOWN = "TENURE_END_UNKNOWN_AFTER"
-_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,100}")
-_MAX_KEEP_S = 36_500 * 86_400
-_MIN_REWAKE_MS = 1_000
 LOG_FORMATS = ("text", "json")
 #: Room for a batch of documents, each with its own limit.
 MAX_BODY_BYTES = 8 * 1024 * 1024
-_MIN_KEY_LENGTH = 16
 #: These have the prefix of the contract `dispatcher`, but are no numbers of it.
 _DISPATCHER_URL, _REWAKE = "TENURE_DISPATCHER_URL", "TENURE_DISPATCHER_REWAKE_MS"
 #: Read by `tenure.embedded`.
@@ -168,37 +181,6 @@ class Settings:
         return replace(self, dispatcher_url=url, key=parse_api_key("key", key) or self.key)
 
 
-def parse_dispatcher_url(name: str, text: str | None) -> str | None:
-    """The address of a dispatcher without a slash at its end; the error of a bad one names this setting."""
-    if not text:
-        return None
-    try:
-        parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_url = False
-    if not is_url or not text.isprintable() or not text.isascii() or " " in text:
-        raise BadInput(f"{name} must be an address like https://tenure.example.com, not {_without_password(text)!r}")
-    if "@" in parts.netloc or "?" in text or "#" in text:
-        raise BadInput(f"{name} must be an address alone, without a user, a query or a fragment; the key is TENURE_KEY")
-    return text.rstrip("/")
-
-
-def parse_api_key(name: str, text: str | None) -> str | None:
-    """An API key that can be sent; the error of a bad one names this setting and does not show the key."""
-    if not text:
-        return None
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise BadInput(f"{name} must be a key as `tenure keys create` shows it: no blank, no line break, only ASCII")
-    return text
-
-
-def _without_password(text: str) -> str:
-    """An address without its user and password."""
-    _, found, rest = text.rpartition("@")
-    return f"…@{rest}" if found else text
-
-
 def _check_names(environ: Mapping[str, str], contracts: Iterable[Contract]) -> None:
     """Refuse a name that is similar to a setting: it is misspelt and would be ignored silently."""
     known = {*_PARSERS, *_KEEP_TIMES, *_ALARM_LIMITS, _END_UNKNOWN, _POSTGRES_BIN}
@@ -224,7 +206,7 @@ def _keep_times(environ: Mapping[str, str]) -> dict[str, float]:
         if (text := environ.get(name)) is None:
             continue
         seconds = parse_duration(text)
-        if seconds is None or not minimum <= seconds <= _MAX_KEEP_S:
+        if seconds is None or not minimum <= seconds <= MAX_SPAN_S:
             at_least = f", at least {minimum}s" if minimum else ""
             raise BadInput(f"{name} must be a span of time like 90d, 12h, 30m or 45s{at_least}, not {text!r}")
         kept[field_name] = float(seconds)
@@ -236,7 +218,7 @@ def _end_unknown(environ: Mapping[str, str]) -> dict[str, float]:
     if not (text := environ.get(_END_UNKNOWN)):
         return {}
     seconds = float(text) if text.isascii() and text.isdecimal() else parse_duration(text)
-    if seconds is None or not 60 <= seconds <= _MAX_KEEP_S:
+    if seconds is None or not 60 <= seconds <= MAX_SPAN_S:
         raise BadInput(
             f"{_END_UNKNOWN} must be a number of seconds, or a span of time like 12h, at least 60s, not {text!r}"
         )
@@ -249,7 +231,7 @@ def _alarm_limits(environ: Mapping[str, str]) -> dict[str, float]:
     for name, (field_name, kind, low, high) in _ALARM_LIMITS.items():
         if not (text := environ.get(name)):
             continue
-        value = parse_duration(text) if kind == "span" else _number(text, whole=kind == "count")
+        value = parse_duration(text) if kind == "span" else parse_number(text, whole=kind == "count")
         if value is None or not low <= value <= high:
             what = {"span": "a span of time like 5m or 45s", "count": "a whole number", "number": "a number"}[kind]
             unit = "s" if kind == "span" else ""
@@ -258,20 +240,13 @@ def _alarm_limits(environ: Mapping[str, str]) -> dict[str, float]:
     return found
 
 
-def _number(text: str, *, whole: bool) -> float | None:
-    """The number in this text; None if there is none."""
-    if not re.fullmatch(r"[0-9]{1,9}" if whole else r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
-        return None
-    return int(text) if whole else float(text)
-
-
 def _unknown_numbers(environ: Mapping[str, str], contracts: Mapping[str, Contract]) -> dict[str, dict[str, int]]:
     """Numbers of contracts that only the database knows; the registry checks them when it reads the contract."""
     found: dict[str, dict[str, int]] = {}
     for name in environ:
         number = _NUMBER.fullmatch(name)
         if number is not None and (contract := number[1].lower()) not in contracts and name not in _KEEP_TIMES:
-            found.setdefault(contract, {})[number[2].lower()] = _whole(name, environ[name])
+            found.setdefault(contract, {})[number[2].lower()] = parse_whole(name, environ[name])
     return found
 
 
@@ -289,7 +264,7 @@ def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     for name, number in {**names, **contract.knobs}.items():
         if name not in environ:
             continue
-        value = _whole(name, environ[name])
+        value = parse_whole(name, environ[name])
         if number in found and found[number] != value:
             raise BadInput(f"{name}={value} and {source[number]}={found[number]} set the same number; keep one of them")
         if contract.numbers()[number] is None:
@@ -304,161 +279,30 @@ def _numbers(environ: Mapping[str, str], contract: Contract) -> dict[str, int]:
     return found
 
 
-def _whole(name: str, text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise BadInput(f"{name} must be a whole number, not {text!r}") from None
-    if value < 0:
-        raise BadInput(f"{name} must not be negative, and is {value}")
-    return value
-
-
-def _text(name: str, text: str) -> str | None:
-    return text or None
-
-
-def parse_release(name: str, text: str | None) -> str | None:
-    """Return the version of an application; refuses one that is too long or cannot be stored."""
-    return check_name("release", text) if text else None
-
-
-def _admin_key(name: str, text: str) -> str | None:
-    if 0 < len(text) < _MIN_KEY_LENGTH:
-        raise BadInput(
-            f"{name} has {len(text)} characters, which can be guessed, and it has all rights. Next: use "
-            f"at least {_MIN_KEY_LENGTH} random characters"
-        )
-    return text or None
-
-
-def _secret(name: str, text: str) -> str | None:
-    if 0 < len(text) < _MIN_KEY_LENGTH:
-        raise BadInput(f"{name} has {len(text)} characters, which can be guessed. Next: use at least {_MIN_KEY_LENGTH}")
-    return text or None
-
-
-def _rewake(name: str, text: str) -> int:
-    if not _MIN_REWAKE_MS <= (value := _whole(name, text)) <= _MAX_KEEP_S * 1_000:
-        raise BadInput(f"{name} must be a number of milliseconds, at least {_MIN_REWAKE_MS}, not {text!r}")
-    return value
-
-
-def _trace_url(name: str, text: str) -> str | None:
-    if text and (not text.startswith(("https://", "http://")) or "{trace_id}" not in text or not text.isprintable()):
-        raise BadInput(f"{name} must be like https://traces.example.com/trace/{{trace_id}}, not {text!r}")
-    return text or None
-
-
-def _sso_header(name: str, text: str) -> str | None:
-    if text and _HEADER_NAME.fullmatch(text) is None:
-        raise BadInput(f"{name} must be the name of a header like X-Remote-User, not {text!r}")
-    return text or None
-
-
-def _sso_scopes(name: str, text: str) -> tuple[str, ...]:
-    scopes = tuple(scope.strip() for scope in text.split(","))
-    if unknown := [scope for scope in scopes if scope not in SCOPES]:
-        raise BadInput(f"{name} has {unknown[0]!r}, which is no scope; there are {', '.join(SCOPES)}")
-    return scopes
-
-
-def _sso_proxies(name: str, text: str) -> tuple[str, ...]:
-    networks = tuple(network.strip() for network in text.split(","))
-    for network in networks:
-        try:
-            ipaddress.ip_network(network)
-        except ValueError as error:
-            raise BadInput(f"{name} must be addresses or networks like 10.0.0.0/8: {error}") from None
-    return networks
-
-
-def _sqs_queues(name: str, text: str) -> dict[str, str]:
-    """Parse queue=address pairs."""
-    found: dict[str, str] = {}
-    for pair in filter(None, (one.strip() for one in text.split(","))):
-        queue, separator, url = pair.partition("=")
-        if not separator or queue in found:
-            problem = f"names queue {queue} twice" if separator else f"has {pair!r}, which is no QUEUE=ADDRESS"
-            raise BadInput(f"{name} {problem}. Next: write it like mail=https://sqs.eu-west-1.amazonaws.com/1/mail")
-        found[check_name("queue", queue.strip())] = parse_queue_url(f"{name}: {queue}", url.strip())
-    return found
-
-
-def parse_queue_url(name: str, url: str) -> str:
-    """Return the address of a standard message queue; the error of a bad one names this setting."""
-    try:
-        parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.path.strip("/") != ""
-    except ValueError:
-        is_url = False
-    if not is_url or not url.isprintable() or " " in url or "@" in parts.netloc or parts.query or parts.fragment:
-        example = "https://sqs.eu-west-1.amazonaws.com/123456789012/mail"
-        raise BadInput(f"{name} must be the address of a message queue like {example}, not {url!r}")
-    if parts.path.endswith(".fifo"):
-        raise BadInput(f"{name} must be a standard queue, not {url!r}. Next: make a queue whose name has no .fifo")
-    return url
-
-
-def _webhook(name: str, text: str) -> str | None:
-    """The address of a webhook; whether it is on a private network is judged when it is resolved."""
-    if not text:
-        return None
-    try:
-        parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_url = False
-    if not is_url or not text.isprintable() or not text.isascii() or " " in text or "@" in parts.netloc or "#" in text:
-        shown = _without_password(text)
-        raise BadInput(f"{name} must be an address like https://alerts.example.com/tenure, not {shown!r}")
-    return text
-
-
-def _command_line(name: str, text: str) -> str | None:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise BadInput(f"{name} is no command line ({error}), and is {text!r}") from None
-    return text if words else None
-
-
-def _one_of(values: Mapping[str, Any]) -> Callable[[str, str], Any]:
-    """Return the parser of a setting that has one of these texts, each with its value."""
-
-    def parse(name: str, text: str) -> Any:
-        if text not in values:
-            raise BadInput(f"{name} must be {' or '.join(filter(None, values))}, not {text!r}")
-        return values[text]
-
-    return parse
-
-
-_FLAG = _one_of({"0": False, "1": True})
 #: Setting → (field of `Settings`, its parser).
 _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
-    "DATABASE_URL": ("database_url", _text),
-    "TENURE_DIRECT_URL": ("direct_url", _text),
-    "TENURE_REQUIRE_DATABASE": ("require_database", _FLAG),
+    "DATABASE_URL": ("database_url", parse_text),
+    "TENURE_DIRECT_URL": ("direct_url", parse_text),
+    "TENURE_REQUIRE_DATABASE": ("require_database", FLAG),
     _DISPATCHER_URL: ("dispatcher_url", parse_dispatcher_url),
-    _REWAKE: ("rewake_ms", _rewake),
-    "TENURE_SQS_QUEUES": ("sqs_queues", _sqs_queues),
+    _REWAKE: ("rewake_ms", parse_rewake),
+    "TENURE_SQS_QUEUES": ("sqs_queues", parse_sqs_queues),
     "TENURE_KEY": ("key", parse_api_key),
-    "TENURE_MAX_PAYLOAD_BYTES": ("max_payload_bytes", _whole),
-    "TENURE_MAX_BODY_BYTES": ("max_body_bytes", _whole),
-    "TENURE_WAKEUPS": ("wakeups", _one_of({"on": True, "off": False})),
-    "TENURE_INTERNAL_RUN": ("internal_run", _FLAG),
-    "TENURE_LOG_FORMAT": ("log_format", _one_of({"": "text", "text": "text", "json": "json"})),
-    "TENURE_ADMIN_KEY": ("admin_key", _admin_key),
+    "TENURE_MAX_PAYLOAD_BYTES": ("max_payload_bytes", parse_whole),
+    "TENURE_MAX_BODY_BYTES": ("max_body_bytes", parse_whole),
+    "TENURE_WAKEUPS": ("wakeups", one_of({"on": True, "off": False})),
+    "TENURE_INTERNAL_RUN": ("internal_run", FLAG),
+    "TENURE_LOG_FORMAT": ("log_format", one_of({"": "text", "text": "text", "json": "json"})),
+    "TENURE_ADMIN_KEY": ("admin_key", parse_admin_key),
     "TENURE_RELEASE": ("release", parse_release),
-    "TENURE_ALARMS": ("alarms", _one_of({"on": True, "off": False})),
-    "TENURE_ALARM_WEBHOOK": ("alarm_webhook", _webhook),
-    "TENURE_ALARM_WEBHOOK_SECRET": ("alarm_webhook_secret", _secret),
-    "TENURE_ALARM_WEBHOOK_PRIVATE": ("alarm_webhook_private", _FLAG),
-    "TENURE_ALARM_COMMAND": ("alarm_command", _command_line),
+    "TENURE_ALARMS": ("alarms", one_of({"on": True, "off": False})),
+    "TENURE_ALARM_WEBHOOK": ("alarm_webhook", parse_webhook),
+    "TENURE_ALARM_WEBHOOK_SECRET": ("alarm_webhook_secret", parse_secret),
+    "TENURE_ALARM_WEBHOOK_PRIVATE": ("alarm_webhook_private", FLAG),
+    "TENURE_ALARM_COMMAND": ("alarm_command", parse_command_line),
     "TENURE_PUBLIC_URL": ("public_url", parse_dispatcher_url),
-    "TENURE_TRACE_URL": ("trace_url", _trace_url),
-    "TENURE_SSO_HEADER": ("sso_header", _sso_header),
-    "TENURE_SSO_SCOPES": ("sso_scopes", _sso_scopes),
-    "TENURE_SSO_PROXIES": ("sso_proxies", _sso_proxies),
+    "TENURE_TRACE_URL": ("trace_url", parse_trace_url),
+    "TENURE_SSO_HEADER": ("sso_header", parse_sso_header),
+    "TENURE_SSO_SCOPES": ("sso_scopes", parse_sso_scopes),
+    "TENURE_SSO_PROXIES": ("sso_proxies", parse_sso_proxies),
 }
