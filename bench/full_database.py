@@ -65,7 +65,7 @@ _MADE = """
 _FINISHED = """
 with made as materialized (
     {made}
-    from (select {low} + n as id, {first} + n as g, ({first} + n) % 100 = 0 as is_bad from generate_series(0, {count} - 1) as n) as each
+    from (select {low}::bigint + n as id, {first}::bigint + n as g, ({first} + n) % 100 = 0 as is_bad from generate_series(0, {count} - 1) as n) as each
 ),
 chosen as materialized (
     select made.*, pattern.id as of, made.t - pattern.created_at as shift
@@ -88,7 +88,7 @@ select {log_values} from chosen join bench.log as pattern on pattern.job_id = ch
 _LIVE = """
 with made as materialized (
     {made}, part
-    from (select {low} + n as id, {first} + n as g, false as is_bad,
+    from (select {low}::bigint + n as id, {first}::bigint + n as g, false as is_bad,
                  case when n < {held} then 'held' when n < {waiting} then 'waiting' else 'ready' end as part
           from generate_series(0, {count} - 1) as n) as each
 ),
@@ -119,7 +119,7 @@ from generate_series(0, 49) as n
 _COUNTS = """
 insert into tenure.tally_group (contract, type, tenant_id, queue)
 select contract.name, 'app.type_' || n, 'tenant-' || t, 'queue-' || n % {queues}
-from (select distinct name from tenure.contract) as contract, generate_series(0, {types} - 1) as n, generate_series(1, 5) as t
+from (select distinct name from tenure.contract) as contract, generate_series(0, {types} - 1) as n, generate_series(1, {tenants}) as t
 on conflict do nothing;
 with hop (trigger, from_state, to_state, ended, bucket, n) as (
     values ('enqueue', '', 'queued', false, -1, 100), ('claim', 'queued', 'running', false, 4, 60), ('claim', 'queued', 'running', false, 7, 30),
@@ -184,7 +184,7 @@ def fill(dsn: str, size: Size) -> None:
         _say(begun, f"{size.jobs - size.live:,} finished jobs with their logs")
         connection.execute(copies.live(_top(connection) - ID_UNIT // 2))
         connection.execute(_LIVE_TIMES.format(queues=QUEUES).encode())
-        connection.execute(_COUNTS.format(queues=QUEUES, types=TYPES).encode())
+        connection.execute(_COUNTS.format(queues=QUEUES, types=TYPES, tenants=5 if size.jobs >= 1_000_000 else 1).encode())
         connection.execute(_FLOWS.format(count=max(100, size.jobs // 200)).encode())
         _say(begun, f"{size.live:,} live jobs, and counts")
         asyncio.run(_count(dsn))

@@ -130,7 +130,7 @@ def searches(dsn: str, group: str) -> dict[str, str]:
     return {
         "all": "", "a live state": "state:queued", "a held state": "state:running", "a good end": "state:succeeded",
         "a bad end": "state:dead", "type": "type:app.type_7", "a rare type": "type:rare.type", "no such type": "type:nobody",
-        "queue": "queue:queue-3", "tenant": "tenant:tenant-7", "contract": "contract:gate_b2", "reason": f"reason:{reason}",
+        "queue": "queue:queue-3", "tenant": "tenant:tenant-7", "contract": "contract:gate_b2", "reason": f'reason:"{reason}"',
         "cause": f"group:{group}", "error": 'error:"no answer to request 7"', "no such error": "error:nothing-like-this",
         "payload": "payload.to:user7@example.org", "no such payload": "payload.to:nobody", "younger": "age:<1h",
         "older": "age:>300d", "several words": "state:dead type:app.type_7 queue:queue-1 age:>1h",
