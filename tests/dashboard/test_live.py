@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,13 +13,15 @@ from typing import Any
 import httpx2
 import pytest
 
+from bench.statement_counts import SETTINGS, Log, watched
 from tenure.dashboard.live import Streams
 from tenure.dashboard.shared_reads import SHARED_S, SharedReads
 from tenure.dashboard.site import Site
 from tenure.http.dispatcher import Dispatcher
-from tenure.postgres.search import JobSearch
+from tenure.postgres.migrate import migrate
 from tenure.settings import Settings
-from tests.dashboard.conftest import Browser
+from tests.conftest import OwnCluster, own_database
+from tests.dashboard.conftest import Browser, serving
 from tests.http.conftest import Caller, new_key
 
 
@@ -132,28 +135,54 @@ async def test_stream_without_changes_beats(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(found[2:]) == {b"event: beat\ndata: \n\n"}
 
 
-def test_fifty_open_pages_read_as_often_as_one(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = 0
-    find = JobSearch.find
+@pytest.fixture(scope="module")
+def logged(own_cluster: OwnCluster) -> Iterator[tuple[str, Log]]:
+    """A database whose server logs every statement of a dispatcher, and that log."""
+    with own_cluster(**SETTINGS) as cluster, own_database(cluster.dsn) as dsn:
+        migrate(dsn)
+        yield watched(dsn), Log(cluster.directory / "log")
 
-    async def counted(self: JobSearch, **search: Any) -> Any:
-        nonlocal reads
-        reads += 1
-        return await find(self, **search)
 
-    monkeypatch.setattr(JobSearch, "find", counted)
+def counted(log: Log) -> Counter[str]:
+    """How often each statement was sent since the log was last read."""
+    return Counter(sent.name for sent in log.read() if not sent.is_frame)
 
-    def look(_: int) -> None:
-        with httpx2.stream("GET", f"{url}/live/jobs", timeout=60) as stream:
-            found = events(stream.iter_lines())
-            for _ in range(2):
-                next(found)
 
-    began = time.monotonic()
-    with ThreadPoolExecutor(50) as pool:
-        list(pool.map(look, range(50)))
-    # Each answer is shared for a while, however many look.
-    assert reads <= 1 + (time.monotonic() - began) / SHARED_S
+@pytest.mark.parametrize("path", ["/", "/jobs"])
+def test_fifty_open_pages_send_as_many_statements_as_one_for_each_tenant_and_scope(
+    logged: tuple[str, Log], path: str
+) -> None:
+    dsn, log = logged
+    kinds: list[dict[str, Any]] = [{}, {"tenant": "acme"}]
+    with serving(dsn) as url:
+        browsers = []
+        for number, kind in enumerate(kinds):
+            key = new_key(dsn, f"key-{number}", "read", **kind)
+            browsers.append(browser := Browser(url))
+            browser.log_in(key)
+        log.skip()
+        once: Counter[str] = Counter()
+        for browser in browsers:
+            browser.get(path)
+            once |= counted(log)
+        log.skip()
+
+        def look(number: int) -> None:
+            cookies = browsers[number % len(browsers)].client.cookies
+            with httpx2.stream("GET", f"{url}/live{path}", timeout=60, cookies=cookies) as stream:
+                found = events(stream.iter_lines())
+                for _ in range(2):
+                    next(found)
+
+        began = time.monotonic()
+        with ThreadPoolExecutor(50) as pool:
+            list(pool.map(look, range(50)))
+        # Each answer is shared for a while, however many look: there are at most so many times to read it anew.
+        times = 1 + (time.monotonic() - began) / SHARED_S
+        sent = counted(log)
+    most = {name: len(kinds) * times * (once[name] or 1) for name in sent}
+    assert sent.total() > 0
+    assert {name: (number, most[name]) for name, number in sent.items() if number > most[name]} == {}
 
 
 def test_a_stream_is_for_get_alone(browser: Browser) -> None:
