@@ -204,7 +204,8 @@ async def _live(dsn: str) -> None:
 async def _count(dsn: str) -> None:
     """What upkeep does a second behind."""
     async with Store.open(dsn, connections=2, wake=False) as store:
-        await store.groups.count_changes()
+        while await store.groups.count_changes():
+            pass
         await store.counts.fold()
         await store.counts.recount()
         await store.counts.fold()

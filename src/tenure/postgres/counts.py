@@ -55,7 +55,7 @@ class Counts(EngineUser):
     async def stats(self, since_s: float = _HOUR, *, tenant: str | None = None) -> Stats:
         """The figures of the last `since_s` seconds, by minute up to six hours, else by hour; `tenant` None: of all."""
         unit = "minute" if since_s <= 6 * _HOUR else "hour"
-        counts = await self._read(unit, since_s, tenant)
+        counts = await self._read(unit, since_s, tenant, by_tenant=tenant is not None)
         slices = await self._engine.ask("read_count_slices", unit=unit, since_s=since_s, tenant=tenant)
         figures = (await self._figures())[0] if tenant is None else None
         return Stats(
@@ -83,8 +83,10 @@ class Counts(EngineUser):
             dict.fromkeys(own), self._engine.refusals.counts if tenant is None else {}, loop_lag_s,
         )  # fmt: skip
 
-    async def _read(self, unit: str, since_s: float | None, tenant: str | None) -> list[Count]:
-        rows = await self._engine.ask("read_counts", unit=unit, since_s=since_s, tenant=tenant)
+    async def _read(
+        self, unit: str, since_s: float | None, tenant: str | None, *, by_tenant: bool = True
+    ) -> list[Count]:
+        rows = await self._engine.ask("read_counts", unit=unit, since_s=since_s, tenant=tenant, by_tenant=by_tenant)
         return [Count._make(row) for row in rows]
 
     async def _levels(self, tenant: str | None) -> list[Level]:
