@@ -312,6 +312,23 @@ async def test_pages_of_dead_jobs_follow_each_other_without_gap_or_repeat(
     assert await leafed(store, 2, group=group) == [dead[0], *dead[4:]]
 
 
+async def test_cause_with_very_many_letters_is_walked_by_jobs(
+    store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "SCAN_DOCUMENTS", 3)
+    dead = await died(store, 6)
+    other = Failure("another cause", type="OtherError", retryable=False)
+    await store.enqueue_many([NewJob("t")] * 2)
+    await store.report("fail", calls([job.held for job in await store.claim(worker="w", limit=2)], failures=[other] * 2))
+    while await store.groups.count_changes():
+        pass
+    group = db.value(
+        "select fingerprint from tenure.dead_letter_cause join tenure.dead_letter on id = letter_id where job_id = %s",
+        dead[0],
+    )
+    assert await leafed(store, 2, group=group) == dead[::-1]
+
+
 async def died(store: Store, number: int) -> list[int]:
     """Jobs that have failed for good, for one cause, oldest first."""
     made = [NewJob(("even", "odd")[n % 2], queue=f"q{n % 2}", tenant_id=f"t{n % 3}") for n in range(number)]
