@@ -21,10 +21,10 @@ from tenure.jobs.validation import ID_UNIT, MAX_UNITS
 from tenure.postgres import statement as statements
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.statement import Statement
-from tests.dashboard.conftest import serving
 from tests.harness import Harness
 from tests.http.conftest import Caller
 from tests.http.inventory import ROUTES, World
+from tests.postgres.test_many_ranges import MOST
 
 _RANGES = 3 * MAX_UNITS
 #: Tables that grow with the jobs that were ever made, or that live.
@@ -154,7 +154,7 @@ def test_reads_of_pages_and_lists_scan_no_growing_table_and_lock_few_ranges(
                     engine.execute("deallocate asked")
                 if found := scans(plan[0]["Plan"]):
                     scanning.setdefault(f"{statement.query.name} ({path})", set()).update(found)
-                if locked > MAX_UNITS:
+                if locked > MOST:
                     locking[f"{statement.query.name} ({path})"] = locked
     assert len({one.statement.query.name for one in asked.values()}) > 50
     assert scanning == {}

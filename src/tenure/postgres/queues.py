@@ -19,6 +19,8 @@ from tenure.postgres.statement import Row
 
 #: Jobs are counted up to this number, and MANY_QUEUES queues are listed, so that large queues do not slow the query.
 MANY_JOBS = 10_000
+#: With many queues each is counted up to a lower number, so that no more than about this many jobs are read in all.
+MOST_ROWS = 50_000
 
 
 class Queue(NamedTuple):
@@ -51,7 +53,7 @@ class Queues(EngineUser):
     async def list(self) -> list[Queue]:
         """Return the queues that have live jobs or are paused, by name; at most 1,000."""
         await self._engine.refresh()
-        values = {"bound": MANY_JOBS, "queues": MANY_QUEUES, **self._engine.registry.reclaiming()}
+        values = {"bound": MANY_JOBS, "rows": MOST_ROWS, "queues": MANY_QUEUES, **self._engine.registry.reclaiming()}
         rows = await self._engine.ask("list_queues", **values)
         unserved: dict[str, list[UnservedType]] = {}
         for one in await Workers(self._engine).unserved():

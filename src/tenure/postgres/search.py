@@ -253,14 +253,18 @@ def _search(
         return found, None
     below = begin.id if begin.finished else validation.MAX_ID
     ranges = [(low, high) for low, high in (yield from list_ranges()) if low < below]
-    for low, high in ranges[: -_RANGES - 1 : -1]:
-        looked, lowest = yield from look("find_finished", scan, low=low, after=min(high, below))
+    # The newest range alone, which has what is usually looked for; then more at a time, for they may have few jobs.
+    left, at_once = ranges[-_RANGES:], 1
+    while left:
+        part, left = left[-at_once:], left[:-at_once]
+        at_once = min(2 * at_once, validation.MAX_UNITS)
+        looked, lowest = yield from look("find_finished", scan, low=part[0][0], after=min(part[-1][1], below))
         if len(found) >= limit:
             return found, None
         if looked == scan:
             return found, Cursor(True, lowest)
         scan -= looked
-    return found, Cursor(True, low) if len(ranges) > _RANGES else None
+    return found, Cursor(True, ranges[-_RANGES][0]) if len(ranges) > _RANGES else None
 
 
 def _search_letters(

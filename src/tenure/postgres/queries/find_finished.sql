@@ -1,4 +1,4 @@
--- Find finished jobs of one id range that match, newest first: as find_live.sql, within two bounds.
+-- Find finished jobs of a few id ranges that match, newest first: as find_live.sql, within two bounds.
 -- Rendered from templates/find.template by `python -m tests.postgres.render`: change the template.
 with scanned as materialized (
     select count(*) as rows, min(id) as lowest

@@ -7,7 +7,9 @@ with few as materialized (
 ),
 looked as materialized (
     (select letter.id, job_id, contract, tenant_id, type, queue, reason_code
-     from few join tenure.dead_letter as letter on letter.id = few.letter_id
+     from few
+     -- `offset 0`: each is read by its id, whatever the planner thinks of the other conditions.
+     cross join lateral (select * from tenure.dead_letter where id = few.letter_id offset 0) as letter
      where :group::text is not null and (select count(*) from few) <= :scan::bigint and job_id < :after::bigint)
     union all
     (select id, job_id, contract, tenant_id, type, queue, reason_code from tenure.dead_letter
