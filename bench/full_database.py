@@ -115,11 +115,14 @@ select 'worker-' || n, now(), now() + interval '1 day', n, 40, 40, 'host-' || n 
 from generate_series(0, 49) as n
 """
 
-#: Counts as two days of steady work leave them, with a busy last hour.
+#: Counts as two days of steady work leave them: 300 combinations of contract, type and tenant, each with moves of seven
+#: kinds in every second minute of the last hour.
 _COUNTS = """
 insert into tenure.tally_group (contract, type, tenant_id, queue)
 select contract.name, 'app.type_' || n, 'tenant-' || t, 'queue-' || n % {queues}
-from (select distinct name from tenure.contract) as contract, generate_series(0, {types} - 1) as n, generate_series(1, {tenants}) as t
+from (select name, row_number() over (order by name) as k from (select distinct name from tenure.contract) as each) as contract,
+     generate_series(0, {types} - 1) as n, generate_series(1, 5) as t
+where n % 6 = k % 6
 on conflict do nothing;
 with hop (trigger, from_state, to_state, ended, bucket, n) as (
     values ('enqueue', '', 'queued', false, -1, 100), ('claim', 'queued', 'running', false, 4, 60), ('claim', 'queued', 'running', false, 7, 30),
@@ -131,7 +134,7 @@ select at, at, n, n, tally_group.id, bucket, ended, unit, trigger, from_state, t
 from tenure.tally_group, hop, (
     select '-infinity'::timestamptz as at, 'ever' as unit, 1 as every
     union all select date_trunc('hour', now()) - h * interval '1 hour', 'hour', 20 from generate_series(0, 24 * 30) as h
-    union all select date_trunc('minute', now()) - m * interval '1 minute', 'minute', case when m <= 60 then 4 else 40 end
+    union all select date_trunc('minute', now()) - m * interval '1 minute', 'minute', case when m <= 60 then 2 else 20 end
     from generate_series(0, 48 * 60) as m
 ) as slice
 where (tally_group.id + extract(epoch from greatest(at, '1970-01-01'::timestamptz))::bigint / 60) % every = 0
@@ -184,7 +187,7 @@ def fill(dsn: str, size: Size) -> None:
         _say(begun, f"{size.jobs - size.live:,} finished jobs with their logs")
         connection.execute(copies.live(_top(connection) - ID_UNIT // 2))
         connection.execute(_LIVE_TIMES.format(queues=QUEUES).encode())
-        connection.execute(_COUNTS.format(queues=QUEUES, types=TYPES, tenants=5 if size.jobs >= 1_000_000 else 1).encode())
+        connection.execute(_COUNTS.format(queues=QUEUES, types=TYPES).encode())
         connection.execute(_FLOWS.format(count=max(100, size.jobs // 200)).encode())
         _say(begun, f"{size.live:,} live jobs, and counts")
         asyncio.run(_count(dsn))

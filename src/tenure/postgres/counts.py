@@ -72,11 +72,9 @@ class Counts(EngineUser):
         await self._engine.refresh()
         await self.fold()
         figures, labelled = await self._figures()
-        counts, recent = await self._read("ever", None, tenant), await self._read("minute", _HOUR, tenant)
-        oldest: dict[str, float] = {}
-        if tenant is None:
-            queues = await Queues(self._engine).list()
-            oldest = {one.name: max(0.0, (one.now - one.oldest).total_seconds()) for one in queues if one.oldest}
+        counts = await self._read("ever", None, tenant)
+        recent = await self._read("minute", _HOUR, tenant, by_tenant=False)
+        oldest = await Queues(self._engine).oldest() if tenant is None else {}
         own = [key for key in labelled if tenant in (None, key[2])]
         return Snapshot(
             counts, recent, self._letters(), await self._levels(tenant), oldest, None if tenant else figures,

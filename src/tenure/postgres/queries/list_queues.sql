@@ -32,7 +32,7 @@ pair as materialized (
     from lane group by contract, queue limit :queues::bigint
 ),
 counting as materialized (
-    select least(:bound::bigint, greatest(10, :rows::bigint / (2 * count(*) + 1))) as most from pair
+    select least(:bound::bigint, greatest(10, :rows::bigint / greatest(1, 2 * count(*)))) as most from pair
 ),
 held as materialized (
     select job.queue, lease_expires_at,
