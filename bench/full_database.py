@@ -39,9 +39,11 @@ create schema bench;
 create table bench.letter as select * from tenure.dead_letter;
 create table bench.done as
     select row_number() over (partition by is_bad order by id) - 1 as k, chosen.* from (
-        select *, id in (select job_id from bench.letter) as is_bad from tenure.job_done where seq <= 5 and last_error is null
+        select *, id in (select job_id from bench.letter) as is_bad from tenure.job_done
+        where seq <= 5 and last_error is null
         union all
-        select *, true from tenure.job_done where id in (select job_id from bench.letter) and seq <= 5 and last_error is not null
+        select *, true from tenure.job_done
+        where id in (select job_id from bench.letter) and seq <= 5 and last_error is not null
     ) as chosen where is_bad = (last_error is not null);
 create table bench.log as select * from tenure.event where job_id in (select id from bench.done);
 create table bench.live as
@@ -56,7 +58,8 @@ create index on bench.letter (job_id);
 _MADE = """
     select id, g, is_bad, now() - interval '{days} days' * (1 - (g + 1)::float8 / {total}) as t,
            case when g % {rare} = 7 then 'rare.type' else 'app.type_' || g * 7919 % {types} end as type,
-           'queue-' || g % {queues} as queue, case when g % 2 = 0 then 'default' else 'tenant-' || g * 104729 % {tenants} end as tenant_id,
+           'queue-' || g % {queues} as queue,
+           case when g % 2 = 0 then 'default' else 'tenant-' || g * 104729 % {tenants} end as tenant_id,
            jsonb_build_object('to', 'user' || g % 5000 || '@example.org', 'n', g) as payload,
            -- A few causes have most of the dead letters.
            'Error' || (power((g / 100 % 1000) / 1000.0, 3) * {causes})::integer as error
@@ -65,7 +68,8 @@ _MADE = """
 _FINISHED = """
 with made as materialized (
     {made}
-    from (select {low}::bigint + n as id, {first}::bigint + n as g, ({first} + n) % 100 = 0 as is_bad from generate_series(0, {count} - 1) as n) as each
+    from (select {low}::bigint + n as id, {first}::bigint + n as g, ({first} + n) % 100 = 0 as is_bad
+          from generate_series(0, {count} - 1) as n) as each
 ),
 chosen as materialized (
     select made.*, pattern.id as of, made.t - pattern.created_at as shift
@@ -109,9 +113,11 @@ update tenure.job set lease_expires_at = now() + interval '1 day', last_heartbea
 where role in ('leased', 'active');
 update tenure.job set due_at = now() + interval '1 day' where role = 'waiting' or (role = 'ready' and id % 5 < 2);
 update tenure.job set due_at = created_at where role = 'ready' and id % 5 >= 2;
-insert into tenure.worker (name, started_at, last_seen_at, pid, slots, busy, host, version, application, queues, contracts, types)
+insert into tenure.worker (
+    name, started_at, last_seen_at, pid, slots, busy, host, version, application, queues, contracts, types)
 select 'worker-' || n, now(), now() + interval '1 day', n, 40, 40, 'host-' || n % 10, '1', 'shop',
-       array(select 'queue-' || q from generate_series(0, {queues} - 1) as q), array(select name from tenure.contract), null
+       array(select 'queue-' || q from generate_series(0, {queues} - 1) as q), array(select name from tenure.contract),
+       null
 from generate_series(0, 49) as n
 """
 
@@ -120,21 +126,26 @@ from generate_series(0, 49) as n
 _COUNTS = """
 insert into tenure.tally_group (contract, type, tenant_id, queue)
 select contract.name, 'app.type_' || n, 'tenant-' || t, 'queue-' || n % {queues}
-from (select name, row_number() over (order by name) as k from (select distinct name from tenure.contract) as each) as contract,
+from (select name, row_number() over (order by name) as k
+      from (select distinct name from tenure.contract) as each) as contract,
      generate_series(0, {types} - 1) as n, generate_series(1, 5) as t
 where n % 6 = k % 6
 on conflict do nothing;
 with hop (trigger, from_state, to_state, ended, bucket, n) as (
-    values ('enqueue', '', 'queued', false, -1, 100), ('claim', 'queued', 'running', false, 4, 60), ('claim', 'queued', 'running', false, 7, 30),
-           ('claim', 'queued', 'running', false, 10, 10), ('succeed', 'running', 'succeeded', true, 3, 50),
+    values ('enqueue', '', 'queued', false, -1, 100), ('claim', 'queued', 'running', false, 4, 60),
+           ('claim', 'queued', 'running', false, 7, 30), ('claim', 'queued', 'running', false, 10, 10),
+           ('succeed', 'running', 'succeeded', true, 3, 50),
            ('succeed', 'running', 'succeeded', true, 6, 40), ('fail', 'running', 'failed', true, 8, 9)
 )
-insert into tenure.rollup (start, last_at, seconds, number, group_id, bucket, ended, unit, trigger, from_state, to_state)
+insert into tenure.rollup (
+    start, last_at, seconds, number, group_id, bucket, ended, unit, trigger, from_state, to_state)
 select at, at, n, n, tally_group.id, bucket, ended, unit, trigger, from_state, to_state
 from tenure.tally_group, hop, (
     select '-infinity'::timestamptz as at, 'ever' as unit, 1 as every
-    union all select date_trunc('hour', now()) - h * interval '1 hour', 'hour', 20 from generate_series(0, 24 * 30) as h
-    union all select date_trunc('minute', now()) - m * interval '1 minute', 'minute', case when m <= 60 then 2 else 20 end
+    union all
+    select date_trunc('hour', now()) - h * interval '1 hour', 'hour', 20 from generate_series(0, 24 * 30) as h
+    union all
+    select date_trunc('minute', now()) - m * interval '1 minute', 'minute', case when m <= 60 then 2 else 20 end
     from generate_series(0, 48 * 60) as m
 ) as slice
 where (tally_group.id + extract(epoch from greatest(at, '1970-01-01'::timestamptz))::bigint / 60) % every = 0
@@ -142,8 +153,10 @@ on conflict do nothing
 """
 
 _FLOWS = """
-insert into tenure.flow (first_id, last_id, nodes, open, cleanups, failed, name, tenant_id, state, on_failure, created_at, ended_at)
-select 0, 0, 5, 0, 0, (n % 20 = 0)::integer, 'nightly-' || n % 50, 'default', case when n % 20 = 0 then 'failed' else 'succeeded' end, 'stop',
+insert into tenure.flow (
+    first_id, last_id, nodes, open, cleanups, failed, name, tenant_id, state, on_failure, created_at, ended_at)
+select 0, 0, 5, 0, 0, (n % 20 = 0)::integer, 'nightly-' || n % 50, 'default',
+       case when n % 20 = 0 then 'failed' else 'succeeded' end, 'stop',
        now() - interval '1 minute' * ({count} - n), now() - interval '1 minute' * ({count} - n)
 from generate_series(0, {count} - 1) as n
 """
@@ -217,7 +230,7 @@ async def _count(dsn: str) -> None:
 def _make_ranges(connection: psycopg.Connection[Any], ranges: int) -> None:
     while (made := one(connection, "select count(*) from tenure.range")) < ranges:
         connection.execute("select setval('tenure.job_id_seq', greatest(1, max(high) - 1)) from tenure.range")
-        connection.execute("select tenure.extend_ranges({})".format(min(10, max(1, ranges - made))).encode())
+        connection.execute(f"select tenure.extend_ranges({min(10, max(1, ranges - made))})".encode())
     # The newest job stands in the middle of the fifth range from the end; four lie ahead.
     connection.execute(
         "select setval('tenure.job_id_seq', (select low + %s from tenure.range order by low desc offset 4 limit 1))",
@@ -248,7 +261,8 @@ class _Copies:
     def __init__(self, connection: psycopg.Connection[Any], size: Size) -> None:
         self._size = size
         own = {name: f"chosen.{name}" for name in ("id", "type", "queue", "tenant_id", "payload")}
-        error = "pattern.last_error || jsonb_build_object('type', chosen.error, 'message', 'no answer to request ' || chosen.g)"
+        message = "'no answer to request ' || chosen.g"
+        error = f"pattern.last_error || jsonb_build_object('type', chosen.error, 'message', {message})"
         self._columns = {
             "job": _columns(connection, "job_done", {**own, "last_error": error}),
             "live": _columns(connection, "job_done", {**own, "lease_token": "pattern.lease_token"}),
@@ -277,10 +291,8 @@ class _Copies:
         )
 
 
-def _columns(
-    connection: psycopg.Connection[Any], table: str, own: dict[str, str], *left_out: str
-) -> tuple[str, str]:
-    """The names of a table's columns, and the values of a copy: its own ones, times shifted, the others as they were."""
+def _columns(connection: psycopg.Connection[Any], table: str, own: dict[str, str], *left_out: str) -> tuple[str, str]:
+    """The names of a table's columns, and the values of a copy: its own, times shifted, the others as they were."""
     rows = connection.execute(
         "select attname, atttypid = 'timestamptz'::regtype from pg_attribute "
         "where attrelid = %s::regclass and attnum > 0 and not attisdropped",

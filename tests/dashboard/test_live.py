@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import httpx2
 import pytest
@@ -156,7 +154,8 @@ def test_fifty_open_pages_send_the_statements_of_one_for_each_tenant_and_scope(
     logged: tuple[str, Log], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     dsn, log = logged
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
     for module in shared_reads, authentication:  # so that answers are shared until the test moves the clock
         monkeypatch.setattr(module, "time", clock)
     with serving(dsn) as url:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import httpx2
-import pytest
 
 from tenure.dashboard.page_table import PAGES
 from tests.dashboard.conftest import Browser, serving

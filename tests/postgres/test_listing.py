@@ -284,7 +284,8 @@ async def test_held_and_dead_jobs_are_found_at_once_behind_many_others(
     await store.report("succeed", calls([job.held for job in await store.claim(worker="w", limit=15)]))
     for wanted, expected in (
         ({"state": "running"}, held), ({"state": "running", "contract": "gate_b2"}, held[1:]),
-        ({"state": "running", "type": "t"}, []), ({"state": "dead"}, dead), ({"state": "dead", "queue": "q1"}, dead[1::2]),
+        ({"state": "running", "type": "t"}, []), ({"state": "dead"}, dead),
+        ({"state": "dead", "queue": "q1"}, dead[1::2]),
         ({"reason": "permanent_error", "tenant_id": "t2"}, dead[2::3]), ({"reason": "nope"}, []),
     ):  # fmt: skip
         page = await store.find(limit=100, **wanted)  # type: ignore[arg-type]
@@ -319,7 +320,9 @@ async def test_cause_with_very_many_letters_is_walked_by_jobs(
     dead = await died(store, 6)
     other = Failure("another cause", type="OtherError", retryable=False)
     await store.enqueue_many([NewJob("t")] * 2)
-    await store.report("fail", calls([job.held for job in await store.claim(worker="w", limit=2)], failures=[other] * 2))
+    await store.report(
+        "fail", calls([job.held for job in await store.claim(worker="w", limit=2)], failures=[other] * 2)
+    )
     while await store.groups.count_changes():
         pass
     group = db.value(

@@ -40,7 +40,7 @@ class SharedReads:
         return await asyncio.shield(shared.task)
 
     def forget(self, key: Hashable | None = None) -> None:
-        """Share no answer from before now, or not that for this key: a form has changed it, and its page must show it."""
+        """Share no answer from before now, or not the one for this key: what was read has changed."""
         if key is None:
             self._shared.clear()
         else:

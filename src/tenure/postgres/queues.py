@@ -20,7 +20,7 @@ from tenure.postgres.statement import Row
 #: Jobs are counted up to this number, and MANY_QUEUES queues are listed, so that large queues do not slow the query.
 MANY_JOBS = 10_000
 #: With many queues each is counted up to a lower number, so that no more than about this many jobs are read in all.
-MOST_ROWS = 60_000
+MOST_ROWS = 30_000
 
 
 class Queue(NamedTuple):
