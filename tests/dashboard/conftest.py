@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +13,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from tenure.contracts import BUILT_IN
+from tenure.dashboard.page_table import PAGES
 from tenure.dashboard.site import Site
 from tenure.http.dispatcher import Dispatcher
+from tenure.postgres.store import Store
 from tenure.settings import Settings
 from tests.http.conftest import Caller
+from tests.http.inventory import World
 
 _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]{64})"')
 _NOTICE = re.compile(r'<p class="notice( error)?"[^>]*>(.*?)</p>', re.DOTALL)
@@ -92,3 +97,29 @@ def http(url: str) -> Iterator[Caller]:
     """Calls of the API of that dispatcher."""
     with httpx2.Client(base_url=url, timeout=30) as client:
         yield Caller(client)
+
+
+async def _count_causes(dsn: str) -> None:
+    async with Store.open(dsn, connections=1) as store:
+        await store.groups.count_changes()
+
+
+@pytest.fixture
+def pages(dsn: str, http: Caller) -> dict[str, str]:
+    """An address of each page, on a database with a job of each contract and a dead letter."""
+    world = World(http)
+    for contract in BUILT_IN:
+        world.job(contract)
+    letter = world.letter()
+    job = {"type": "t", "payload": {}}
+    body = {"application": "shop", "cron": "0 3 * * *", "job": job}
+    http.client.put("/api/v1/schedules/report", json=body).raise_for_status()
+    http.client.put("/api/v1/datasets/prices", json={}).raise_for_status()
+    nodes = [{"name": "a", "type": "t"}, {"name": "b", "type": "t", "after": ["a"]}]
+    flow = http.post("/api/v1/flows", {"name": "nightly", "nodes": nodes}, status=201)["id"]
+    asyncio.run(_count_causes(dsn))
+    (group,) = http.get("/api/v1/dlq/groups")["groups"]
+    names = {"/jobs/": world.done(), "/dead-letters/": letter, "/schedules/": "report", "/contracts/": "gate_b2",
+             "/flows/": flow, "/datasets/": "prices", "/causes/": group["fingerprint"],
+             "/operations/": world.operation()}  # fmt: skip
+    return {page.path: page.before + names.get(page.before, "") for page in PAGES}

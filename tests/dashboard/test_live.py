@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 
+from bench.statement_counts import SETTINGS, Log, watched
+from tenure.dashboard import shared_reads
 from tenure.dashboard.live import Streams
 from tenure.dashboard.shared_reads import SHARED_S, SharedReads
 from tenure.dashboard.site import Site
+from tenure.http import authentication
 from tenure.http.dispatcher import Dispatcher
-from tenure.postgres.search import JobSearch
+from tenure.postgres.migrate import migrate
 from tenure.settings import Settings
-from tests.dashboard.conftest import Browser
+from tests.conftest import OwnCluster, own_database
+from tests.dashboard.conftest import Browser, serving
 from tests.http.conftest import Caller, new_key
 
 
@@ -132,28 +136,51 @@ async def test_stream_without_changes_beats(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(found[2:]) == {b"event: beat\ndata: \n\n"}
 
 
-def test_fifty_open_pages_read_as_often_as_one(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = 0
-    find = JobSearch.find
+@pytest.fixture(scope="module")
+def logged(own_cluster: OwnCluster) -> Iterator[tuple[str, Log]]:
+    """A database whose server logs every statement of a dispatcher, and that log."""
+    with own_cluster(**SETTINGS) as cluster, own_database(cluster.dsn) as dsn:
+        migrate(dsn)
+        yield watched(dsn), Log(cluster.directory / "log")
 
-    async def counted(self: JobSearch, **search: Any) -> Any:
-        nonlocal reads
-        reads += 1
-        return await find(self, **search)
 
-    monkeypatch.setattr(JobSearch, "find", counted)
+def counted(log: Log) -> Counter[str]:
+    """How often each statement was sent since the log was last read."""
+    return Counter(sent.name for sent in log.read() if not sent.is_frame)
 
-    def look(_: int) -> None:
-        with httpx2.stream("GET", f"{url}/live/jobs", timeout=60) as stream:
-            found = events(stream.iter_lines())
-            for _ in range(2):
-                next(found)
 
-    began = time.monotonic()
-    with ThreadPoolExecutor(50) as pool:
-        list(pool.map(look, range(50)))
-    # Each answer is shared for a while, however many look.
-    assert reads <= 1 + (time.monotonic() - began) / SHARED_S
+@pytest.mark.parametrize("path", ["/", "/jobs", "/dead-letters"])
+def test_fifty_open_pages_send_the_statements_of_one_for_each_tenant_and_scope(
+    logged: tuple[str, Log], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    dsn, log = logged
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    for module in shared_reads, authentication:  # so that answers are shared until the test moves the clock
+        monkeypatch.setattr(module, "time", clock)
+    with serving(dsn) as url:
+        browsers = [Browser(url), Browser(url)]
+        for browser, tenant in zip(browsers, (None, "acme"), strict=True):
+            browser.log_in(new_key(dsn, "ann", "read", tenant=tenant))
+        clock.now += 60
+        log.skip()
+        for browser in browsers:
+            browser.get(path)
+        once = counted(log)
+        clock.now += 60
+
+        def look(number: int) -> None:
+            cookies = browsers[number % 2].client.cookies
+            with httpx2.stream("GET", f"{url}/live{path}", timeout=60, cookies=cookies) as stream:
+                found = events(stream.iter_lines())
+                for _ in range(2):
+                    next(found)
+
+        with ThreadPoolExecutor(50) as pool:
+            list(pool.map(look, range(50)))
+        sent = counted(log)
+    assert sent.total() > 2
+    assert sent <= once, sent - once
 
 
 def test_a_stream_is_for_get_alone(browser: Browser) -> None:

@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import httpx2
-import pytest
 
-from tenure.contracts import BUILT_IN
 from tenure.dashboard.page_table import PAGES
-from tenure.postgres.store import Store
 from tests.dashboard.conftest import Browser, serving
 from tests.harness import Harness
 from tests.http.conftest import Caller, new_key
-from tests.http.inventory import World
 
 LINKED = re.compile(r'(?:src|href)="([^"]+)"')
 #: A whole page with its scripts and styles has at most this many bytes.
 MOST_BYTES = 250_000
-
-
-async def _count_causes(dsn: str) -> None:
-    async with Store.open(dsn, connections=1) as store:
-        await store.groups.count_changes()
-
-
-@pytest.fixture
-def pages(dsn: str, http: Caller) -> dict[str, str]:
-    """An address of each page, on a database with a job of each contract and a dead letter."""
-    world = World(http)
-    for contract in BUILT_IN:
-        world.job(contract)
-    letter = world.letter()
-    job = {"type": "t", "payload": {}}
-    body = {"application": "shop", "cron": "0 3 * * *", "job": job}
-    http.client.put("/api/v1/schedules/report", json=body).raise_for_status()
-    http.client.put("/api/v1/datasets/prices", json={}).raise_for_status()
-    nodes = [{"name": "a", "type": "t"}, {"name": "b", "type": "t", "after": ["a"]}]
-    flow = http.post("/api/v1/flows", {"name": "nightly", "nodes": nodes}, status=201)["id"]
-    asyncio.run(_count_causes(dsn))
-    (group,) = http.get("/api/v1/dlq/groups")["groups"]
-    names = {"/jobs/": world.done(), "/dead-letters/": letter, "/schedules/": "report", "/contracts/": "gate_b2",
-             "/flows/": flow, "/datasets/": "prices", "/causes/": group["fingerprint"],
-             "/operations/": world.operation()}  # fmt: skip
-    return {page.path: page.before + names.get(page.before, "") for page in PAGES}
 
 
 def test_every_page_answers_under_the_policy(browser: Browser, pages: dict[str, str]) -> None:

@@ -33,6 +33,8 @@ def variants() -> Mapping[str, tuple[str, frozenset[str]]]:
         for lock, suffix in _LOCKS.items():
             found[name + suffix] = (name, frozenset({*words, lock}))
     found |= {"succeed": ("succeed", frozenset({"outside"})), "succeed_in_flow": ("succeed", frozenset({"in_flow"}))}
+    for name, word in (("live", "live"), ("held", "held"), ("finished", "finished"), ("finished_by_id", "named")):
+        found[f"find_{name}"] = ("find", frozenset({word}))
     for tenant, suffix in _TENANTS.items():
         found[f"claimable{suffix}"] = ("claimable", frozenset({tenant}))
     callers, reclaims = {"alone": "", "shared": "_shared"}, {"plain": "", "reclaiming": "_reclaiming"}

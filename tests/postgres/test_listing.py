@@ -270,3 +270,72 @@ async def test_a_filter_of_documents_stops_earlier(store: Store, monkeypatch: py
         assert pages[-1].stopped
         pages.append(await store.find(payload=[(("n",), "7")], limit=2, after=after))
     assert [ids(page) for page in pages] == [[], [], [needle]]
+
+
+async def test_held_and_dead_jobs_are_found_at_once_behind_many_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "SCAN", 5)
+    for contract in ("standard", "gate_b2"):
+        await store.enqueue(NewJob("held", contract=contract))
+    held = [job.id for contract in ("standard", "gate_b2") for job in await store.claim(contract, worker="w")]
+    dead = await died(store, 6)
+    await store.enqueue_many([NewJob("t")] * 30)
+    await store.report("succeed", calls([job.held for job in await store.claim(worker="w", limit=15)]))
+    for wanted, expected in (
+        ({"state": "running"}, held), ({"state": "running", "contract": "gate_b2"}, held[1:]),
+        ({"state": "running", "type": "t"}, []), ({"state": "dead"}, dead),
+        ({"state": "dead", "queue": "q1"}, dead[1::2]),
+        ({"reason": "permanent_error", "tenant_id": "t2"}, dead[2::3]), ({"reason": "nope"}, []),
+    ):  # fmt: skip
+        page = await store.find(limit=100, **wanted)  # type: ignore[arg-type]
+        assert (ids(page), page.next, page.stopped) == (expected[::-1], None, False), wanted
+    # A state that jobs of another contract have without a dead letter is looked for among all.
+    assert (await store.find(state="failed")).stopped
+
+
+@pytest.mark.parametrize(("letters", "candidates"), [(3, 1_000), (10_000, 2), (3, 2), (6, 1_000)])
+async def test_pages_of_dead_jobs_follow_each_other_without_gap_or_repeat(
+    store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch, letters: int, candidates: int
+) -> None:
+    monkeypatch.setattr(search, "SCAN_DOCUMENTS", letters)
+    monkeypatch.setattr(search, "_CANDIDATES", candidates)
+    dead = (await died(store, 6))[::-1]
+    while await store.groups.count_changes():
+        pass
+    group = db.value("select fingerprint from tenure.dead_letter_cause limit 1")
+    for wanted in ({"state": "dead"}, {"reason": "permanent_error"}, {"group": group}):
+        for limit in (1, 2, 6):
+            assert await leafed(store, limit, **wanted) == dead
+            assert await leafed(store, limit, **wanted, error="nothing") == []
+            assert await leafed(store, limit, **wanted, older_s=0, type="even") == dead[1::2]
+    db.sql("delete from tenure.job_done where id = any (%s)", dead[1:4])  # as their range is dropped
+    assert await leafed(store, 2, group=group) == [dead[0], *dead[4:]]
+
+
+async def test_cause_with_very_many_letters_is_walked_by_jobs(
+    store: Store, db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "SCAN_DOCUMENTS", 3)
+    dead = await died(store, 6)
+    other = Failure("another cause", type="OtherError", retryable=False)
+    await store.enqueue_many([NewJob("t")] * 2)
+    await store.report(
+        "fail", calls([job.held for job in await store.claim(worker="w", limit=2)], failures=[other] * 2)
+    )
+    while await store.groups.count_changes():
+        pass
+    group = db.value(
+        "select fingerprint from tenure.dead_letter_cause join tenure.dead_letter on id = letter_id where job_id = %s",
+        dead[0],
+    )
+    assert await leafed(store, 2, group=group) == dead[::-1]
+
+
+async def died(store: Store, number: int) -> list[int]:
+    """Jobs that have failed for good, for one cause, oldest first."""
+    made = [NewJob(("even", "odd")[n % 2], queue=f"q{n % 2}", tenant_id=f"t{n % 3}") for n in range(number)]
+    await store.enqueue_many(made)
+    jobs = sorted(await store.claim(queues=["q0", "q1"], worker="w", limit=number), key=lambda job: job.id)
+    await store.report("fail", calls([job.held for job in jobs], failures=[HOPELESS] * number))
+    return [job.id for job in jobs]

@@ -14,6 +14,7 @@ from tenure.contracts import BUILT_IN
 from tenure.errors import BadInput, Refused
 from tenure.jobs.job import Failure, Job, NewJob
 from tenure.jobs.outcome import Moved
+from tenure.postgres import queues as queues_module
 from tenure.postgres.claim import Claimer
 from tenure.postgres.connect import engine_dsn
 from tenure.postgres.engine import ask
@@ -205,7 +206,11 @@ from generate_series(1, 200000) as n;
 
 
 @pytest.mark.pristine
-async def test_a_full_table_is_counted_up_to_a_bound(store: Store, db: Harness, dsn: str) -> None:
+async def test_a_full_table_is_counted_up_to_a_bound(
+    store: Store, db: Harness, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 6 * MANY_JOBS  # so much for three queues, each twice, that the bound of a single one is reached
+    monkeypatch.setattr(queues_module, "MOST_ROWS", most)
     state = next(s for s, roles in BUILT_IN["dispatcher"].states.items() if "waiting" in roles)
     db.sql(_FULL.replace("STATE", state))
     queues = {queue.name: queue for queue in await store.queues.list()}
@@ -214,7 +219,7 @@ async def test_a_full_table_is_counted_up_to_a_bound(store: Store, db: Harness, 
     assert set(queues["q0"].at_least) == {"ready", "delayed", "waiting"}
     assert 0 < sum(queue.waiting for queue in queues.values()) <= MANY_JOBS + 1
     with psycopg.connect(engine_dsn(dsn), autocommit=True) as engine:
-        asked = statement("list_queues", {"bound": MANY_JOBS, "queues": MANY_QUEUES})
+        asked = statement("list_queues", {"bound": MANY_JOBS, "rows": most, "queues": MANY_QUEUES})
         how = ("analyze", "costs off", "timing off", "summary off")
         plan = Planner(engine, Registry()).explain(asked, "force_generic_plan", *how)
     found = re.findall(r"Scan .*on job\b.* \(actual rows=([\d.]+) loops=(\d+)\)", plan)
@@ -223,3 +228,12 @@ async def test_a_full_table_is_counted_up_to_a_bound(store: Store, db: Harness, 
     # waits is counted once, and each lane is looked into for its oldest.
     assert MANY_JOBS < read < 8 * MANY_JOBS, plan
     assert "Rows Removed by Filter" not in plan
+
+
+async def test_many_queues_are_counted_up_to_a_lower_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues_module, "MOST_ROWS", 100)
+    await store.enqueue_many([NewJob("t", queue=f"q{n % 3}") for n in range(60)])
+    listed = await store.queues.list()
+    assert [(queue.ready, queue.at_least) for queue in listed] == [(17, ("ready",))] * 3  # 100 for 3 queues, twice each
+    monkeypatch.setattr(queues_module, "MOST_ROWS", 120)
+    assert [(queue.ready, queue.at_least) for queue in await store.queues.list()] == [(20, ())] * 3

@@ -222,6 +222,10 @@ class Contract:
                 return path
         return None
 
+    def keeps_letters_of(self, state: str) -> bool:
+        """Whether each job that has ended in this state has a dead letter; a sound contract has no way around it."""
+        return any(path.letter and path.hops and path.end == Hop(state, "done") for path in self.paths)
+
     def triggers(self) -> frozenset[str]:
         """Return every trigger that has a path in this contract."""
         return frozenset(path.trigger for path in self.paths)

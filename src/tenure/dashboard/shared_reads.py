@@ -39,9 +39,12 @@ class SharedReads:
         # One reader that goes away must not take the answer from the others.
         return await asyncio.shield(shared.task)
 
-    def forget(self) -> None:
-        """Share no answer from before now: a form has changed something, and its page must show it."""
-        self._shared.clear()
+    def forget(self, key: Hashable | None = None) -> None:
+        """Share no answer from before now, or not the one for this key: what was read has changed."""
+        if key is None:
+            self._shared.clear()
+        else:
+            self._shared.pop(key, None)
 
     def _drop_old(self, now: float) -> None:
         for key, shared in list(self._shared.items()):

@@ -6,17 +6,17 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenure.dashboard.shared_reads import SharedReads
 from tenure.http.authentication import Caller, Keyring, local_caller
 from tenure.http.error_response import Forbidden
 from tenure.jobs.api_key import hash_key
-from tenure.postgres.dashboard_sessions import GRACE_MS, LIFETIME_MS, FoundSession
+from tenure.postgres.dashboard_sessions import LIFETIME_MS, FoundSession
 from tenure.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 #: Seconds that a found session is remembered: one that was ended elsewhere works that much longer.
 _CACHE_S: Final = 2.0
-_MAX_CACHED: Final = 10_000
 _LONGEST_TOKEN: Final = 100
 
 
@@ -75,7 +74,7 @@ class Visitors:
         self._is_https = is_https
         self._path = path or "/"
         self._single_sign_on = single_sign_on
-        self._found: dict[bytes, tuple[float, FoundSession]] = {}
+        self._found = SharedReads()
         # A browser sends a __Host- cookie back only where it came from, and only over HTTPS.
         prefix = "__Host-" if is_https and self._path == "/" else ""
         self.session_cookie, self.form_cookie = f"{prefix}tenure_session", f"{prefix}tenure_form"
@@ -112,14 +111,14 @@ class Visitors:
     async def log_out(self, request: Request) -> None:
         """End the session of this browser."""
         if (token := _token(request, self.session_cookie)) is not None:
-            self._found.pop(hash_key(token), None)
+            self._found.forget(hash_key(token))
             await self._store.sessions.delete(hash_key(token))
 
     async def renew(self, request: Request, visitor: Visitor) -> None:
         """Replace an old token. Only for an answer that sets the cookies: the old token ends a minute later."""
         if visitor.is_old and request.method == "GET" and (old := _token(request, self.session_cookie)) is not None:
             token, hashed = secrets.token_urlsafe(32), hash_key(old)
-            self._found.pop(hashed, None)
+            self._found.forget(hashed)
             if await self._store.sessions.renew(hashed, hash_key(token)):
                 visitor.cookies[self.session_cookie] = token
 
@@ -151,17 +150,8 @@ class Visitors:
         return named[0]
 
     async def _session(self, hashed: bytes) -> FoundSession | None:
-        now = time.monotonic()
-        until, known = self._found.get(hashed, (0.0, None))
-        if known is not None and now < until:
-            return known
-        found = await self._store.sessions.find(hashed)
-        if found is None:
-            self._found.pop(hashed, None)
-            return None
-        if len(self._found) >= _MAX_CACHED:
-            self._found.clear()
-        self._found[hashed] = (now + min(_CACHE_S, GRACE_MS / 1_000), found)
+        """The session with this token; the open pages of a browser look it up together."""
+        found: FoundSession | None = await self._found.get(hashed, lambda: self._store.sessions.find(hashed), _CACHE_S)
         return found
 
 

@@ -85,14 +85,20 @@ class Keyring:
         self._lookups: dict[bytes, asyncio.Task[Caller | None]] = {}
         self._lookup_slots = asyncio.Semaphore(_MAX_LOOKUPS)
         self._keyless_until = 0.0
+        self._keyless_lookup = asyncio.Lock()
         self._has_keys = admin_key is not None
 
     async def is_open(self) -> bool:
         """Whether no key exists; after the first key this is never true again."""
-        if not self._has_keys and time.monotonic() >= self._keyless_until:
-            self._has_keys = await self._store.keys.exist()
-            self._keyless_until = time.monotonic() + _CACHE_S
+        if self._must_ask_for_keys():
+            async with self._keyless_lookup:  # other requests wait for the same answer
+                if self._must_ask_for_keys():
+                    self._has_keys = await self._store.keys.exist()
+                    self._keyless_until = time.monotonic() + _CACHE_S
         return not self._has_keys
+
+    def _must_ask_for_keys(self) -> bool:
+        return not self._has_keys and time.monotonic() >= self._keyless_until
 
     async def caller(self, request: Request) -> Caller:
         """The caller of this request; refuses a request without a valid key."""

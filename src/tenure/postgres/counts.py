@@ -57,7 +57,7 @@ class Counts(EngineUser):
     async def stats(self, since_s: float = _HOUR, *, tenant: str | None = None) -> Stats:
         """The figures of the last `since_s` seconds, by minute up to six hours, else by hour; `tenant` None: of all."""
         unit = "minute" if since_s <= 6 * _HOUR else "hour"
-        counts = await self._read(unit, since_s, tenant)
+        counts = await self._read(unit, since_s, tenant, by_tenant=tenant is not None)
         slices = await self._engine.ask("read_count_slices", unit=unit, since_s=since_s, tenant=tenant)
         figures = (await self._figures())[0] if tenant is None else None
         return Stats(
@@ -74,19 +74,19 @@ class Counts(EngineUser):
         await self._engine.refresh()
         await self.fold()
         figures, labelled = await self._figures()
-        counts, recent = await self._read("ever", None, tenant), await self._read("minute", _HOUR, tenant)
-        oldest: dict[str, float] = {}
-        if tenant is None:
-            queues = await Queues(self._engine).list()
-            oldest = {one.name: max(0.0, (one.now - one.oldest).total_seconds()) for one in queues if one.oldest}
+        counts = await self._read("ever", None, tenant)
+        recent = await self._read("minute", _HOUR, tenant, by_tenant=False)
+        oldest = await Queues(self._engine).oldest() if tenant is None else {}
         own = [key for key in labelled if tenant in (None, key[2])]
         return Snapshot(
             counts, recent, self._hops(), await self._levels(tenant), oldest, None if tenant else figures,
             dict.fromkeys(own), self._engine.refusals.counts if tenant is None else {}, loop_lag_s,
         )  # fmt: skip
 
-    async def _read(self, unit: str, since_s: float | None, tenant: str | None) -> list[Count]:
-        rows = await self._engine.ask("read_counts", unit=unit, since_s=since_s, tenant=tenant)
+    async def _read(
+        self, unit: str, since_s: float | None, tenant: str | None, *, by_tenant: bool = True
+    ) -> list[Count]:
+        rows = await self._engine.ask("read_counts", unit=unit, since_s=since_s, tenant=tenant, by_tenant=by_tenant)
         return [Count._make(row) for row in rows]
 
     async def _levels(self, tenant: str | None) -> list[Level]:

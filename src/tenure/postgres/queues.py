@@ -19,6 +19,8 @@ from tenure.postgres.statement import Row
 
 #: Jobs are counted up to this number, and MANY_QUEUES queues are listed, so that large queues do not slow the query.
 MANY_JOBS = 10_000
+#: With many queues each is counted up to a lower number, so that no more than about this many jobs are read in all.
+MOST_ROWS = 30_000
 
 
 class Queue(NamedTuple):
@@ -50,13 +52,21 @@ class Queues(EngineUser):
 
     async def list(self) -> list[Queue]:
         """Return the queues that have live jobs or are paused, by name; at most 1,000."""
-        await self._engine.refresh()
-        values = {"bound": MANY_JOBS, "queues": MANY_QUEUES, **self._engine.registry.reclaiming()}
-        rows = await self._engine.ask("list_queues", **values)
+        rows = await self._rows(MOST_ROWS)
         unserved: dict[str, list[UnservedType]] = {}
         for one in await Workers(self._engine).unserved():
             unserved.setdefault(one.queue, []).append(one)
         return [_queue(row, unserved.get(row[0], ())) for row in rows]
+
+    async def oldest(self) -> dict[str, float]:
+        """Return for how many seconds the oldest ready job of each queue is due; counts as few jobs as possible."""
+        queues = [_queue(row, ()) for row in await self._rows(0)]
+        return {one.name: max(0.0, (one.now - one.oldest).total_seconds()) for one in queues if one.oldest}
+
+    async def _rows(self, most: int) -> Sequence[Row]:
+        await self._engine.refresh()
+        values = {"bound": MANY_JOBS, "rows": most, "queues": MANY_QUEUES, **self._engine.registry.reclaiming()}
+        return await self._engine.ask("list_queues", **values)
 
     async def pause(self, name: str, *, actor: str, reason: str | None = None) -> tuple[QueuePause, bool]:
         """Pause a queue: claims skip it. Returns the pause, and whether this call made it."""

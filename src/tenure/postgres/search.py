@@ -18,7 +18,7 @@ from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
 from tenure.jobs.search import MAX_AGE_S, PayloadFilter
 from tenure.postgres.engine import EngineUser
-from tenure.postgres.ranges import list_ranges
+from tenure.postgres.ranges import group_by_range, list_ranges
 from tenure.postgres.statement import Plan, Row, array, statement
 
 #: One page reads at most this many rows of live jobs, and as many of finished jobs.
@@ -28,6 +28,9 @@ SCAN_DOCUMENTS = 10_000
 MAX_PAGE = 1_000
 #: A page visits at most this many id ranges of finished jobs.
 _RANGES = 200
+#: A page found by dead letters reads at most this many of their jobs, if more than the letters decide over them.
+_CANDIDATES = 1_000
+_HELD = frozenset({"leased", "active", "settling"})
 
 
 class JobSummary(NamedTuple):
@@ -75,6 +78,18 @@ class Page:
     stopped: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where jobs that match can be."""
+
+    live: bool
+    finished: bool
+    #: The contracts whose held jobs alone can match; None: others can too.
+    held: Sequence[str] | None = None
+    #: Whether each of them has a dead letter.
+    letters: bool = False
+
+
 class JobSearch(EngineUser):
     """Lists and counts of jobs; part of the store."""
 
@@ -119,31 +134,40 @@ class JobSearch(EngineUser):
                 group=group, error=error, payload=payload,
             ),
         }  # fmt: skip
-        among = await self._where(contract, state)
-        # One more than the page shows tells whether there is another page.
-        scan = limit + 1
-        if any(value is not None for value in values.values()):
-            scan = max(SCAN_DOCUMENTS, limit + 1) if reads_documents(values) else SCAN
-        found, last = await self._engine.run(lambda: _search(values, begin, limit + 1, scan, among))
+        where = await self._where(contract, state)
+        if reason is not None or group is not None or where.letters:
+            found, last = await self._engine.run(lambda: _search_letters(values, begin, limit + 1))
+        else:
+            # One more than the page shows tells whether there is another page.
+            scan = limit + 1
+            if any(value is not None for value in values.values()):
+                scan = max(SCAN_DOCUMENTS, limit + 1) if reads_documents(values) else SCAN
+            found, last = await self._engine.run(lambda: _search(values, begin, limit + 1, scan, where))
         if len(found) > limit:
             return Page(found[:limit], str(Cursor.of(found[limit - 1])), stopped=False)
         return Page(found, None if last is None else str(last), stopped=last is not None)
 
-    async def _where(self, contract: str | None, state: str | None) -> frozenset[str]:
-        """Return where matching jobs can be, by the roles of the state: among the live jobs, the finished, or both."""
+    async def _where(self, contract: str | None, state: str | None) -> _Where:
+        """Return where matching jobs can be, by what the contracts say of the state."""
         await self._engine.run(self._engine.registry.load)
         if contract is not None:
             contracts = [(await self._engine.bound_contract(contract)).contract]  # refuses an unknown contract
         else:
             contracts = self._engine.registry.contracts()
         if state is None:
-            return frozenset({"live", "finished"})
-        roles = {role for contract in contracts for role in contract.states.get(state, ())}
+            return _Where(live=True, finished=True)
+        having = [contract for contract in contracts if state in contract.states]
+        roles = {role for contract in having for role in contract.states[state]}
         if not roles:
             known = sorted({state for contract in contracts for state in contract.states})
             whose = f"contract {contract} has" if contract else "the registered contracts have"
             raise BadInput(f"no job can be in state {state!r}; {whose} the states {', '.join(known)}")
-        return frozenset("finished" if role == "done" else "live" for role in roles)
+        return _Where(
+            live=roles != {"done"},
+            finished="done" in roles,
+            held=[contract.name for contract in having] if roles <= _HELD else None,
+            letters=roles == {"done"} and all(contract.keeps_letters_of(state) for contract in having),
+        )
 
 
 def filter_values(
@@ -176,7 +200,7 @@ def filter_values(
 
 def reads_documents(values: Mapping[str, Any]) -> bool:
     """Whether a search with these parameters reads more of a row than its columns of fixed width and names."""
-    return any(values[name] is not None for name in ("reason", "group", "error", "payload_paths"))
+    return any(values[name] is not None for name in ("error", "payload_paths"))
 
 
 class Cursor(NamedTuple):
@@ -206,34 +230,68 @@ class Cursor(NamedTuple):
 
 
 def _search(
-    values: Mapping[str, Any], begin: Cursor, limit: int, scan: int, among: frozenset[str]
+    values: Mapping[str, Any], begin: Cursor, limit: int, scan: int, where: _Where
 ) -> Plan[tuple[list[JobSummary], Cursor | None]]:
     """Find up to `limit` jobs; returns them, and the cursor where the scan bound ended the search, if it did."""
     found: list[JobSummary] = []
 
-    def look(name: str, scan: int, **bounds: int) -> Plan[tuple[int, int]]:
+    def look(name: str, scan: int, **bounds: Any) -> Plan[tuple[int, int]]:
         """Read at most `scan` rows; returns how many were read, and the lowest id."""
         rows: list[Row] = yield statement(name, {**values, **bounds, "limit": limit - len(found), "scan": scan})
-        found.extend(JobSummary._make(row[2:]) for row in rows if row[2] is not None)
+        found.extend(_summaries(rows))
         looked, lowest = rows[0][:2]
         return looked, lowest or 0
 
-    if "live" in among and not begin.finished:
-        looked, lowest = yield from look("find_live", scan, after=begin.id)
+    if where.live and not begin.finished:
+        if where.held is None:
+            looked, lowest = yield from look("find_live", scan, after=begin.id)
+        else:
+            looked, lowest = yield from look("find_held", scan, after=begin.id, contracts=where.held)
         if looked == scan:
             return found, Cursor(False, lowest)
-    if "finished" not in among or len(found) >= limit:
+    if not where.finished or len(found) >= limit:
         return found, None
     below = begin.id if begin.finished else validation.MAX_ID
     ranges = [(low, high) for low, high in (yield from list_ranges()) if low < below]
-    for low, high in ranges[: -_RANGES - 1 : -1]:
-        looked, lowest = yield from look("find_finished", scan, low=low, after=min(high, below))
+    # The newest range alone, which has what is usually looked for; then more at a time, for they may have few jobs.
+    left, at_once = ranges[-_RANGES:], 1
+    while left:
+        part, left = left[-at_once:], left[:-at_once]
+        at_once = min(2 * at_once, validation.MAX_UNITS)
+        looked, lowest = yield from look("find_finished", scan, low=part[0][0], after=min(part[-1][1], below))
         if len(found) >= limit:
             return found, None
         if looked == scan:
             return found, Cursor(True, lowest)
         scan -= looked
-    return found, Cursor(True, low) if len(ranges) > _RANGES else None
+    return found, Cursor(True, ranges[-_RANGES][0]) if len(ranges) > _RANGES else None
+
+
+def _search_letters(
+    values: Mapping[str, Any], begin: Cursor, limit: int
+) -> Plan[tuple[list[JobSummary], Cursor | None]]:
+    """Find jobs that have dead letters, by these; returns as `_search` does. Such jobs have ended."""
+    undecided = any(values[name] is not None for name in ("error", "payload_paths", "older_ms", "younger_ms"))
+    most, scan = (max(limit, _CANDIDATES) if undecided else limit), max(SCAN_DOCUMENTS, limit)
+    after = begin.id if begin.finished else validation.MAX_ID
+    rows = yield statement("find_jobs_of_letters", {**values, "after": after, "limit": most, "scan": scan})
+    looked, lowest = rows[0][:2]
+    ids = [row[2] for row in rows if row[2] is not None]
+    found: list[JobSummary] = []
+    for group in reversed(list(group_by_range(ids))):
+        found += _summaries(
+            (yield statement("find_finished_by_id", {**values, "ids": group, "limit": limit - len(found)}))
+        )
+        if len(found) >= limit:
+            return found, None
+    if len(ids) == most:
+        return found, Cursor(True, ids[-1])
+    return found, Cursor(True, lowest) if looked == scan else None
+
+
+def _summaries(rows: Sequence[Row]) -> list[JobSummary]:
+    """The jobs that a statement has found; each row begins with two figures about all that it read."""
+    return [JobSummary._make(row[2:]) for row in rows if row[2] is not None]
 
 
 def _age(field: str, seconds: float | None) -> int | None:

@@ -1,4 +1,5 @@
--- Find finished jobs of one id range that match, newest first: as find_live.sql, within two bounds.
+-- Find finished jobs of a few id ranges that match, newest first: as find_live.sql, within two bounds.
+-- Rendered from templates/find.template by `python -m tests.postgres.render`: change the template.
 with scanned as materialized (
     select count(*) as rows, min(id) as lowest
     from (select id from tenure.job_done where id >= :low::bigint and id < :after::bigint order by id desc limit :scan::bigint) as each
@@ -13,12 +14,6 @@ page as materialized (
       and contract = coalesce(:contract::text, contract)
       and created_at <= coalesce(statement_timestamp() - :older_ms::bigint * interval '1 ms', 'infinity')
       and created_at >= coalesce(statement_timestamp() - :younger_ms::bigint * interval '1 ms', '-infinity')
-      and (:reason::text is null and :group::text is null or exists (
-          select from tenure.dead_letter as letter
-          left join tenure.dead_letter_cause as cause on cause.letter_id = letter.id
-          where letter.job_id = job_done.id and letter.reason_code = coalesce(:reason::text, letter.reason_code)
-            and (:group::text is null or cause.fingerprint = :group::text)
-      ))
       and (:error::text is null or strpos(lower(concat_ws(
           ' ', last_error ->> 'type', last_error ->> 'code', last_error ->> 'message')), lower(:error::text)) > 0)
       and (:payload_paths::text[] is null or not exists (

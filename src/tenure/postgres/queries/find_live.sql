@@ -1,4 +1,5 @@
 -- Find live jobs that match, newest first, below an id.
+-- Rendered from templates/find.template by `python -m tests.postgres.render`: change the template.
 --
 -- Ids are walked downwards over at most :scan rows: a filter that matches little must not read the whole table. The answer
 -- repeats how many rows were looked at and the lowest id among them. Ids and creation times rise together, but not strictly
@@ -17,12 +18,6 @@ page as materialized (
       and contract = coalesce(:contract::text, contract)
       and created_at <= coalesce(statement_timestamp() - :older_ms::bigint * interval '1 ms', 'infinity')
       and created_at >= coalesce(statement_timestamp() - :younger_ms::bigint * interval '1 ms', '-infinity')
-      and (:reason::text is null and :group::text is null or exists (
-          select from tenure.dead_letter as letter
-          left join tenure.dead_letter_cause as cause on cause.letter_id = letter.id
-          where letter.job_id = job.id and letter.reason_code = coalesce(:reason::text, letter.reason_code)
-            and (:group::text is null or cause.fingerprint = :group::text)
-      ))
       and (:error::text is null or strpos(lower(concat_ws(
           ' ', last_error ->> 'type', last_error ->> 'code', last_error ->> 'message')), lower(:error::text)) > 0)
       and (:payload_paths::text[] is null or not exists (

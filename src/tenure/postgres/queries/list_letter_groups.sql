@@ -15,6 +15,14 @@ cause as materialized (
     order by sum(open) desc, max(last_seen) desc, fingerprint
     limit :limit::bigint
 ),
+-- The groups of those causes again, by the index: to compare all groups with each cause takes longer.
+shown as materialized (
+    select part.*
+    from cause
+    cross join lateral (select * from tenure.dead_letter_group where fingerprint = cause.fingerprint offset 0) as part
+    where contract = coalesce(:contract::text, contract) and tenant_id = coalesce(:tenant::text, tenant_id)
+      and type = coalesce(:type::text, type)
+),
 -- Of each cause the parts with the most letters; an application may have thousands of tenants.
 split as materialized (
     select fingerprint, axis, value, sum(part.letters)::bigint as letters, sum(part.open)::bigint as open,
@@ -22,7 +30,7 @@ split as materialized (
            row_number() over (
                partition by fingerprint, axis order by sum(part.open) desc, sum(part.letters) desc, value) as place,
            count(*) over (partition by fingerprint, axis) as of
-    from part join cause using (fingerprint) cross join lateral (
+    from shown as part cross join lateral (
         values ('contract', part.contract), ('type', part.type), ('tenant', part.tenant_id), ('release', part.release)
     ) as named (axis, value)
     group by fingerprint, axis, value
@@ -37,8 +45,8 @@ select cause.fingerprint, cause.letters, cause.open, cause.first_seen, cause.las
        letter.last_error::text
 from cause
 cross join lateral (
-    select reason_code, error_type, code, message from part
-    where part.fingerprint = cause.fingerprint and part.last_letter = cause.last_letter
+    select reason_code, error_type, code, message from shown
+    where shown.fingerprint = cause.fingerprint and shown.last_letter = cause.last_letter
     limit 1
 ) as example
 left join tenure.dead_letter as letter on letter.id = cause.last_letter

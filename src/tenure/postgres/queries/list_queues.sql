@@ -1,7 +1,8 @@
 -- List the queues: what is in each, and which of them are paused.
 --
 -- The cost does not grow with the number of jobs. The lanes (contract, queue, priority, type, version) with ready jobs are
--- found by skipping through their index from one to the next; jobs are counted lane by lane up to a bound. Held and waiting
+-- found by skipping through their index from one to the next; jobs are counted lane by lane up to a bound, which is the
+-- lower the more queues there are: about :rows entries are read in all. Held and waiting
 -- jobs have no index by queue: at most :bound of them are read, and when there are more, every count of them is a lower
 -- bound. A job whose lease ran out and that the next claim reclaims in place is ready. Jobs of all contracts count.
 with recursive clock as materialized (
@@ -29,6 +30,9 @@ lane as materialized (
 pair as materialized (
     select contract, queue, array_agg(priority) as priorities, array_agg(type) as types, array_agg(version) as versions
     from lane group by contract, queue limit :queues::bigint
+),
+counting as materialized (
+    select least(:bound::bigint, greatest(10, :rows::bigint / greatest(1, 2 * count(*)))) as most from pair
 ),
 held as materialized (
     select job.queue, lease_expires_at,
@@ -58,10 +62,10 @@ counted as (
                 where role = 'ready' and quarantined_at is null and contract = pair.contract and queue = pair.queue
                   and priority = lane.priority and type collate "C" = lane.type and version collate "C" = lane.version
                   and coalesce(due_at, '-infinity') <= t
-                limit :bound::bigint + 1
+                limit (select most from counting) + 1
             ) as one
-            limit :bound::bigint + 1
-        ) as counting
+            limit (select most from counting) + 1
+        ) as counted
     ) as ready
     cross join lateral (
         select count(*) as number from (
@@ -71,10 +75,10 @@ counted as (
                 where role = 'ready' and quarantined_at is null and contract = pair.contract and queue = pair.queue
                   and priority = lane.priority and type collate "C" = lane.type and version collate "C" = lane.version
                   and coalesce(due_at, '-infinity') > t
-                limit :bound::bigint + 1
+                limit (select most from counting) + 1
             ) as one
-            limit :bound::bigint + 1
-        ) as counting
+            limit (select most from counting) + 1
+        ) as counted
     ) as delayed
     cross join lateral (
         select min(first.at) as at
@@ -101,7 +105,7 @@ counted as (
 )
 select counted.queue, sum(ready)::bigint, sum(delayed)::bigint, sum(waiting)::bigint, sum(held)::bigint,
        sum(quarantined)::bigint, min(oldest),
-       max(ready) > :bound::bigint as more_ready, max(delayed) > :bound::bigint as more_delayed,
+       max(ready) > (select most from counting) as more_ready, max(delayed) > (select most from counting) as more_delayed,
        (select count(*) from waiting) > :bound::bigint as more_waiting,
        (select count(*) from held) > :bound::bigint as more_held,
        (select count(*) from quarantined) > :bound::bigint as more_quarantined,

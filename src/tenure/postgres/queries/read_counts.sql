@@ -1,4 +1,4 @@
--- Read the counts of a unit since a time, by contract, type, tenant, hop and bucket; of one tenant, or of all.
+-- Read the counts of a unit since a time, by contract, type, tenant (empty unless :by_tenant), hop and bucket; of one tenant, or of all.
 -- Roll-ups are summed before they are joined with their groups: a type has one row per minute and hop, and one group.
 with since as materialized (
     select case when :since_s::double precision is null then '-infinity'
@@ -10,7 +10,7 @@ folded as materialized (
     where unit = :unit::text and start >= (select at from since)
     group by group_id, trigger, from_state, to_state, bucket
 )
-select counts.contract, counts.type, counts.tenant_id, counts.trigger, counts.from_state, counts.to_state, counts.bucket,
+select counts.contract, counts.type, case when :by_tenant::boolean then counts.tenant_id else '' end, counts.trigger, counts.from_state, counts.to_state, counts.bucket,
        sum(counts.number)::bigint, sum(counts.seconds)
 from (
     select tally_group.contract, tally_group.type, tally_group.tenant_id, trigger, from_state, to_state, bucket, number, seconds

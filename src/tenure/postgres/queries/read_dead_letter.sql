@@ -3,5 +3,8 @@ select id, job_id, contract, tenant_id, type, reason_code, stage, last_error::te
        last_lease_expires_at, correlation_id, trace_id, payload::text, status, failed_at, created_at, updated_at,
        requeued_as, requeued_by, discard_reason, discard_asked_by, discard_asked_at, discard_approved_by,
        discard_approved_at
-from tenure.dead_letter
-where id = :id::bigint or job_id = :job_id::bigint
+from (
+    select * from tenure.dead_letter where id = :id::bigint
+    union all
+    select * from tenure.dead_letter where job_id = :job_id::bigint
+) as letter

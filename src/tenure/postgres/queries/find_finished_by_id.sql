@@ -1,0 +1,32 @@
+-- Find those of these finished jobs that match, newest first: as find_live.sql, by their ids.
+-- Rendered from templates/find.template by `python -m tests.postgres.render`: change the template.
+with scanned as materialized (
+    select count(*) as rows, min(id) as lowest from unnest(:ids::bigint[]) as each (id)
+),
+page as materialized (
+    select id, contract, state, role, queue, type, tenant_id, priority, claims, counter, max_attempts, due_at, created_at,
+           updated_at, finished_at, lease_owner, lease_expires_at, last_error
+    from tenure.job_done
+    where id = any (:ids::bigint[])
+      and state = coalesce(:state::text, state) and type = coalesce(:type::text, type)
+      and queue = coalesce(:queue::text, queue) and tenant_id = coalesce(:tenant::text, tenant_id)
+      and contract = coalesce(:contract::text, contract)
+      and created_at <= coalesce(statement_timestamp() - :older_ms::bigint * interval '1 ms', 'infinity')
+      and created_at >= coalesce(statement_timestamp() - :younger_ms::bigint * interval '1 ms', '-infinity')
+      and (:error::text is null or strpos(lower(concat_ws(
+          ' ', last_error ->> 'type', last_error ->> 'code', last_error ->> 'message')), lower(:error::text)) > 0)
+      and (:payload_paths::text[] is null or not exists (
+          select from unnest(:payload_paths::text[], :payload_values::text[]) as wanted (path, value)
+          where payload #>> wanted.path::text[] is distinct from wanted.value
+      ))
+    order by id desc
+    limit :limit::bigint
+)
+select scanned.rows, scanned.lowest, page.id, contract, state, role, queue, type, tenant_id, priority, claims, counter,
+       max_attempts, due_at, created_at, updated_at, finished_at, lease_owner, lease_expires_at,
+       case when last_error is not null then jsonb_build_object(
+           'type', last_error -> 'type', 'code', last_error -> 'code', 'message', left(last_error ->> 'message', 300)
+       )::text end
+from scanned left join page on true
+order by page.id desc
+limit :limit::bigint
