@@ -15,7 +15,8 @@ from tests.harness import Harness
 
 SEND = JobType("send", max_attempts=7, lease_ttl_sec=60)
 IDLE = LiveWorker(
-    "w1", ("mail",), ("standard",), ("send",), "shop", "0.1.0", "box-7", 4711, 50, 2, declares=(SEND,), release="2026.1",
+    "w1", ("mail",), ("standard",), ("send",), "shop", "0.1.0", "box-7", 4711, 50, 2, declares=(SEND,),
+    release="2026.1",
 )  # fmt: skip
 
 

@@ -37,7 +37,11 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "jobs": (
         "Find and explain jobs; cancel, move or rerun them.",
-        {"jobs.read": "list_ show events why", "jobs.change": "cancel transition requeue move retry_now"},
+        {
+            "jobs.read": "list_ show events why",
+            "jobs.count": "count",
+            "jobs.change": "cancel transition requeue move retry_now",
+        },
     ),
     "dlq": ("Dead letters: jobs that were set aside.", {"dlq": "list_ show groups requeue discard approve"}),
     "operations": (

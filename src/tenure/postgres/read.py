@@ -48,6 +48,12 @@ class JobDetails:
     created_by: str | None
     progress: Any
 
+    @property
+    def last_worker(self) -> str | None:
+        """Who claimed the job last; None: nobody has."""
+        claims = (event.actor for event in reversed(self.log) if event.hop and event.trigger in ("claim", "reclaim"))
+        return next(claims, None)
+
 
 @dataclass(frozen=True, slots=True)
 class RegisteredContract:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tenure.jobs.finding import FINDINGS, Finding, Severity, finding
 from tenure.jobs.formats import count_of, format_duration
 from tenure.jobs.unserved import UnservedType
-from tenure.jobs.why import resume_command
+from tenure.jobs.why import resume_command, worker_command
 from tenure.postgres.statement import Plan, statement
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ def check_unserved(exam: Exam) -> Plan[list[Finding]]:
             next_ = "start a worker whose code has the task: tenure workers list; or tenure types list"
             found.append(finding("type-unknown", f"{one.sentence()}: {waits}", next_, **details))
         else:
-            next_ = f"tenure worker APP --queues {shlex.quote(one.queue)}"
-            found.append(finding("no-worker", f"{one.sentence()}: {waits}", next_, **details))
+            found.append(finding("no-worker", f"{one.sentence()}: {waits}", worker_command(one.queue), **details))
     return found
 
 
