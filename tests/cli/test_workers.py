@@ -96,7 +96,9 @@ async def test_queues_and_why_name_a_type_that_no_live_worker_knows(store: Store
     made = await store.enqueue(NewJob("sned", queue="mail"))
     await store.enqueue(NewJob("send", queue="mail"))
     lines = ask.text("queues", "list").splitlines()
-    assert lines[-1] == "queue mail: no live worker knows type sned (seen workers: w1)"
+    assert lines[-1] == (
+        "queue mail: no live worker knows type sned (seen workers: w1). Next: tenure worker APP --queues mail"
+    )
     (queue,) = ask.said("queues", "list")["queues"]
     assert [(one["type"], one["jobs"], one["workers"]) for one in queue["unserved_types"]] == [("sned", 1, ["w1"])]
     assert "No live worker knows type sned (seen workers: w1)" in ask.text("jobs", "why", str(made.job_id))

@@ -67,6 +67,8 @@ class Situation:
     paused: QueuePause | None = None
     #: Why no live worker takes it, if none does.
     unserved: str | None = None
+    #: Whether a live worker takes jobs of its contract and queue.
+    has_worker: bool = True
     #: Since when claims skip it because it cannot be logged, and the database's reason.
     quarantined_at: datetime | None = None
     quarantine_reason: str | None = None
@@ -96,7 +98,8 @@ def next_commands(job: Job, contract: Contract, situation: Situation | None = No
     steps = [*([resume_command(job.queue)] if resume else []), f"tenure jobs events {job.id}"]
     if situation.unserved is not None:
         move = [f"tenure jobs move {job.id} --queue QUEUE"] if job.role in ("ready", "waiting") else []
-        steps[resume:resume] = [worker_command(job.queue), "tenure workers list", *move]
+        start = [] if situation.has_worker else [worker_command(job.queue)]
+        steps[resume:resume] = [*start, "tenure workers list", *move]
     if contract.path("cancel", job.state) is None:
         end = contract.path("exhaust", job.state) if job.role == "active" else None
         return [*steps, f"tenure jobs transition {job.id} {end.end.state} --reason TEXT"] if end else steps

@@ -149,7 +149,7 @@ class LetterGroups(EngineUser):
             which = {"fingerprint": group, "tenant": tenant_id, "bound": MANY_LETTERS, "limit": _WORKERS}
             counts = await self._engine.ask("count_group_workers", **which)
             workers = [GroupWorker(worker or None, letters, open_) for worker, letters, open_ in counts]
-            return LetterGroup(*row, workers)
+            return LetterGroup(*row)._replace(workers=workers)
         raise Refused(
             None, f"there is no group {group} of dead letters. Next: tenure dlq groups", code="DLQ_GROUP_NOT_FOUND"
         )

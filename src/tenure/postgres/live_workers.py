@@ -43,7 +43,8 @@ class Workers(EngineUser):
 
     async def why_unserved(self, contract: str, queue: str, job_type: str) -> str | None:
         """Return why no live worker takes such a job; None if one does."""
-        return await self._engine.run(lambda: why_unserved(contract, queue, job_type))
+        why, _ = await self._engine.run(lambda: why_unserved(contract, queue, job_type))
+        return why
 
     async def takers(self) -> list[ServedTypes]:
         """Return what each live worker takes."""
@@ -69,9 +70,10 @@ class Workers(EngineUser):
         return [PastWorker._make(row) for row in rows]
 
 
-def why_unserved(contract: str, queue: str, job_type: str) -> Plan[str | None]:
-    """Return why no live worker takes such a job; None if one does."""
+def why_unserved(contract: str, queue: str, job_type: str) -> Plan[tuple[str | None, bool]]:
+    """Return why no live worker takes such a job, None if one does; and whether one takes others of the queue."""
     ((is_taken, takers, workers),) = yield statement(
         "check_type_is_taken", {"contract": contract, "queue": queue, "type": job_type}
     )
-    return None if is_taken else explain_unserved(contract, queue, job_type, takers, workers)
+    why = None if is_taken else explain_unserved(contract, queue, job_type, takers, workers)
+    return why, is_taken or bool(takers)
