@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import BadInput
-from tenure.jobs.job import Failure, NewJob
+from tenure.jobs.job import Failure, Job, NewJob
 from tenure.postgres import search
 from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
@@ -24,6 +24,7 @@ async def worked(store: Store, db: Harness) -> list[int]:
     ids = [one.job_id or 0 for one in made]
     for job_id, worker in zip(ids, ("w1", "w2", "w1", "w2"), strict=True):
         (job,) = await store.claim_by_id([job_id], worker=worker)
+        assert isinstance(job, Job)
         if job_id in ids[:2]:
             await store.succeed(job.held)
         elif job_id == ids[3]:

@@ -38,10 +38,7 @@ MUTANTS = (
         "postgres/alarms.py",
         "        if rest >= threshold:\n",
         "        if rest > 0:\n",
-        (
-            "upkeep/test_alarms.py::"
-            "test_an_alarm_about_entries_clears_when_the_minute_is_over_that_made_them_too_many",
-        ),
+        ("upkeep/test_alarms.py::test_an_alarm_about_entries_clears_when_the_minute_is_over_that_made_them_too_many",),
     ),
     Mutant(
         "listed-as-live-and-as-finished",

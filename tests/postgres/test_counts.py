@@ -96,9 +96,9 @@ async def test_the_counts_are_what_the_log_and_the_jobs_say_under_every_contract
 
 #: Every way into the dead letters: what a holder reports, an expired lease, or an operator.
 INTO_LETTERS = {
-    "standard": {"exhaust": AGAIN, "fatal": NEVER, "expire_at_cap": None, "dead_letter": None},
-    "reliability": {"exhaust": AGAIN, "expire_at_cap": None, "dead_letter": None, "compensation_failed": NEVER},
-    "gate_b2": {"exhaust": AGAIN, "fatal": NEVER, "expire_at_cap": None, "dead_letter": None},
+    "standard": ("exhaust", "fatal", "expire_at_cap", "dead_letter"),
+    "reliability": ("exhaust", "expire_at_cap", "dead_letter", "compensation_failed"),
+    "gate_b2": ("exhaust", "fatal", "expire_at_cap", "dead_letter"),
 }
 
 
@@ -121,7 +121,7 @@ async def test_a_new_process_counts_each_way_into_the_dead_letters(
         held = replace(job.held, claims=db.row(job.id)["claims"])
         match trigger:
             case "exhaust" | "fatal":
-                await store.fail(held, INTO_LETTERS[contract][trigger])
+                await store.fail(held, AGAIN if trigger == "exhaust" else NEVER)
             case "compensation_failed":
                 await store.effect(held, "charge", compensable=True)
                 await store.fail(held, NEVER)
