@@ -52,6 +52,8 @@ insert into tenure.api_key (name, hash, hint, scopes, created_by) values ('k', s
 insert into tenure.dashboard_session (token_hash, key_hash, expires_at) values (sha256('t'), sha256('k'), now());
 insert into tenure.emitted (job_id, claims, body) values (1, 1, '{}');
 insert into tenure.worker (name, queues, contracts) values ('w', '{q}', '{standard}');
+insert into tenure.past_worker (name, queues, busy, ending, started_at, last_seen_at)
+    values ('w', '{q}', 0, 'stopped', now(), now());
 insert into tenure.schedule (application, name, tenant_id, in_code, fingerprint, declaration)
     values ('a', 's', 'default', true, 'f', '{}');
 insert into tenure.schedule_fire (schedule_id, fire_at, last_at, at, result)

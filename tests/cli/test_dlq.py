@@ -47,7 +47,7 @@ async def test_list_shows_the_newest_first_a_page_at_a_time(store: Store, ask: A
     assert ([one["id"] for one in last["dead_letters"]], last["next"]) == (ids[4:], None)
     page = ask.run("dlq", "list", "--limit", "4")
     assert [line.split()[0] for line in page.stdout.splitlines()] == ["id", *ids[:4]]
-    assert page.stderr == f"there are more. Next: tenure dlq list --after {ids[3]}, with the same options\n"
+    assert page.stderr == f"there are more. Next: tenure dlq list --limit 4 --after {ids[3]}\n"
     assert ask.text("dlq", "list", "--limit", "5").count("\n") == 6, "a full last page promises no other"
 
 
@@ -96,7 +96,8 @@ async def test_the_commands_options_narrow_the_list(store: Store, ask: Asking) -
 def test_an_empty_list_is_no_failure(ask: Asking) -> None:
     assert ask.said("dlq", "list") == {"dead_letters": [], "next": None, "stopped": False}
     done = ask.run("dlq", "list")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no dead letters\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no open dead letters. Next: tenure dlq list --all\n")
+    assert ask.run("dlq", "list", "--all").stderr == "no dead letters\n"
 
 
 async def test_show_says_what_was_set_aside_and_why(store: Store, ask: Asking) -> None:
@@ -237,5 +238,15 @@ async def test_groups_show_causes_and_then_one_of_them(store: Store, ask: Asking
     card = ask.text("dlq", "groups", group["fingerprint"])
     assert f"group {group['fingerprint']}: ValidationError [BROKEN]: broken for good" in card
     assert re.search(r"releases +unknown: 3 open of 3$", card, re.MULTILINE)
+    assert "no failure names a release: set TENURE_RELEASE" in card
+    assert re.search(r"workers +w1: 3 open of 3$", card, re.MULTILINE)
+    assert f"tenure dlq requeue group:{group['fingerprint']} --dry-run" in card
+    for one in letters:
+        await store.letters.requeue(one.id, actor="ada")
+    while await store.groups.count_changes():
+        pass
+    assert "requeue" not in ask.text("dlq", "groups", group["fingerprint"]), "nothing is left to run again"
+    assert [one["status"] for one in ask.said("dlq", "list", "--all")["dead_letters"]] == ["requeued"] * 3
+    assert ask.said("dlq", "list")["dead_letters"] == []
     assert ask.said("dlq", "groups", "--tenant", "zeta")["groups"] == []
     assert ask.refused("dlq", "groups", "nope")[0] == "DLQ_GROUP_NOT_FOUND"

@@ -30,14 +30,16 @@ async def test_the_list_shows_live_and_finished_jobs_newest_first(store: Store, 
     dead, succeeded, held, queued = await some(store)
     head, *rows = ask.text("jobs", "list").splitlines()
     assert re.split(r"  +", head) == [
-        "id", "state", "type", "queue", "tenant", "contract", "claims", "changed (UTC)", "held by", "last error",
+        "id", "state", "type", "queue", "tenant", "contract", "claims", "changed (UTC)", "ran", "worker", "last error",
     ]  # fmt: skip
     told = [re.split(r"  +", row) for row in rows]
     assert [row[:3] for row in told] == [
         [str(queued), "queued", "t3"], [str(held), "running", "t2"], [str(succeeded), "succeeded", "t1"],
         [str(dead), "dead", "t0"],
     ]  # fmt: skip
-    assert told[1][-1] == "w1"
+    assert told[1][-1] == told[2][-1] == "w1"
+    assert told[1][-2].endswith(" so far")
+    assert "w1" not in rows[0]
     assert told[3][-1] == "ValidationError: broken for good"
     said = ask.said("jobs", "list", "--state", "dead", "--type", "t0", "--queue", "slow mail", "--tenant", "acme",
                     "--contract", "standard")  # fmt: skip

@@ -29,7 +29,9 @@ async def test_the_list_says_what_stands_in_each_queue_and_who_paused_it(
     await store.claim(queues=["mail"], worker="w")
     await store.queues.pause("mail", actor="ada", reason="down")
     db.sql("update tenure.job set due_at = now() - interval '3 minutes' where role = 'ready' and due_at < now()")
-    head, row = ask.text("queues", "list").splitlines()
+    done = ask.run("queues", "list")
+    assert done.stderr == "queue mail is paused. Next: tenure queues resume mail\n"
+    head, row = done.stdout.splitlines()
     columns = ["queue", "ready", "delayed", "waiting", "held", "quarantined", "oldest ready", "paused"]
     assert re.split(r"  +", head) == columns
     assert re.fullmatch(r"mail +2 +1 +0 +1 +0 +3\S* min +by ada since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: down", row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 from tenure.jobs.job import NewJob
 from tenure.jobs.job_type import JobType
@@ -15,6 +16,7 @@ from tests.harness import Harness
 SEND = JobType("send", max_attempts=7, lease_ttl_sec=60)
 IDLE = LiveWorker(
     "w1", ("mail",), ("standard",), ("send",), "shop", "0.1.0", "box-7", 4711, 50, 2, declares=(SEND,),
+    release="2026.1",
 )  # fmt: skip
 
 
@@ -25,14 +27,48 @@ async def test_workers_list_shows_idle_workers_and_whoever_only_holds_jobs(store
     await store.workers.enter([IDLE])
     await store.enqueue(NewJob("send"))
     await store.claim(worker="theirs")
-    _, theirs, ours = ask.text("workers", "list").splitlines()
-    assert re.match(r"theirs +1", theirs)
-    assert re.match(r"w1 +shop +mail +send +2/50 +0 +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +box-7 pid 4711", ours)
+    done = ask.run("workers", "list")
+    _, theirs, ours = done.stdout.splitlines()
+    assert re.match(r"theirs +not listed +1", theirs)
+    assert re.match(
+        r"w1 +live +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +2/50 +0 +2026.1 +mail +box-7 pid 4711 +shop +send", ours
+    )
+    assert done.stderr == "Next: tenure workers show theirs\n"
     said = ask.said("workers", "list")["workers"]
     assert [(one["worker_id"], one["held"], one["queues"]) for one in said] == [
         ("theirs", 1, None),
         ("w1", 0, ["mail"]),
     ]
+
+
+async def test_workers_that_are_gone_or_silent_are_named_and_shown(store: Store, ask: Asking, db: Harness) -> None:
+    names = ("stopped", "lost", "back", "silent")
+    await store.workers.enter([replace(IDLE, name=name) for name in names])
+    await store.workers.leave(replace(IDLE, name="stopped"))
+    db.sql("update tenure.worker set last_seen_at = now() - interval '3 min' where name in ('lost', 'back')")
+    await store.workers.enter([replace(IDLE, name="back", pid=4712)])  # another process has its name now
+    assert await store.workers.forget() == 1
+    db.sql("update tenure.worker set last_seen_at = now() - interval '65 s' where name = 'silent'")
+    done = ask.run("workers", "list")
+    assert re.search(r"^silent +silent \d", done.stdout, re.MULTILINE)
+    notes = sorted(done.stderr.splitlines())
+    assert notes[0] == "Next: tenure workers show silent"
+    where = "(mail, release 2026.1) on box-7 pid 4711"
+    assert [note.partition(" at ")[0] for note in notes[1:]] == [
+        f"gone in the last hour: back {where} did not stop: last seen",
+        f"gone in the last hour: lost {where} did not stop: last seen",
+        f"gone in the last hour: stopped {where} stopped",
+    ]
+    assert notes[2].endswith("UTC, and ran 2 jobs then")
+    shown = ask.text("workers", "show", "back")
+    assert "live" in shown
+    assert "did not stop" in shown
+    assert "Next: tenure jobs list worker:back" in shown
+    assert [one["ending"] for one in ask.said("workers", "show", "lost")["gone"]] == ["lost"]
+    assert "Next: tenure workers list" in ask.refused("workers", "show", "nobody")[1]
+    db.sql("update tenure.past_worker set gone_at = now() - interval '25 h'")
+    await store.workers.forget()
+    assert db.value("select count(*) from tenure.past_worker") == 0
 
 
 async def test_types_show_who_declared_what_and_are_reset(store: Store, ask: Asking) -> None:
@@ -60,7 +96,9 @@ async def test_queues_and_why_name_a_type_that_no_live_worker_knows(store: Store
     made = await store.enqueue(NewJob("sned", queue="mail"))
     await store.enqueue(NewJob("send", queue="mail"))
     lines = ask.text("queues", "list").splitlines()
-    assert lines[-1] == "queue mail: no live worker knows type sned (seen workers: w1)"
+    assert lines[-1] == (
+        "queue mail: no live worker knows type sned (seen workers: w1). Next: tenure worker APP --queues mail"
+    )
     (queue,) = ask.said("queues", "list")["queues"]
     assert [(one["type"], one["jobs"], one["workers"]) for one in queue["unserved_types"]] == [("sned", 1, ["w1"])]
     assert "No live worker knows type sned (seen workers: w1)" in ask.text("jobs", "why", str(made.job_id))

@@ -55,8 +55,9 @@ STAGED = {
     ),
     "alarm-firing": (
         "insert into tenure.alarm (since, seen_at, fired_at, hold_s, value, threshold, kind, tenant_id, subject, "
-        "severity, summary, next) values (now(), now(), now(), 0, 1, 1, 'test', '', '', 'P3', 'a test', 'nothing')",
-        "1 alarms hold now",
+        "severity, summary, next) values (now(), now(), now(), 0, 1, 1, 'retrying-share', 'acme', '', 'P2', "
+        "'12 of 20 wait', 'tenure jobs list')",
+        "12 of 20 wait",
     ),
     "alarm-not-sent": (
         "insert into tenure.alarm (since, seen_at, fired_at, hold_s, value, threshold, kind, tenant_id, subject, "
@@ -64,6 +65,16 @@ STAGED = {
         "insert into tenure.alarm_notice (alarm_id, next_at, change, sink, error) "
         "select id, now(), 'fired', 'webhook', 'it answered 500' from tenure.alarm",
         "the webhook does not take a notice",
+    ),
+    "worker-silent": (
+        "insert into tenure.worker (name, queues, contracts, busy, pid, host, last_seen_at) "
+        "values ('images-2', '{images}', '{}', 1, 4711, 'box', now() - interval '25 s')",
+        "worker images-2 of images on box pid 4711 was last seen 25",
+    ),
+    "worker-lost": (
+        "insert into tenure.past_worker (name, queues, busy, ending, started_at, last_seen_at) "
+        "values ('images-2', '{images}', 1, 'lost', now() - interval '1 h', now() - interval '9 min')",
+        "It ran 1 job then.",
     ),
     "clock-went-back": (
         "insert into tenure.worker (name, queues, contracts, last_seen_at) "

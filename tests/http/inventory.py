@@ -309,6 +309,7 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("POST", "/api/v1/jobs"): lambda w: Asked("", {**_NEW, "tenant_id": w.tenant}),
     ("POST", "/api/v1/jobs/batch"): lambda w: Asked("", {"jobs": [{**_NEW, "tenant_id": w.tenant}]}),
     ("GET", "/api/v1/jobs"): lambda _: Asked(""),
+    ("GET", "/api/v1/jobs/count"): lambda _: Asked("?by=worker"),
     ("GET", "/api/v1/jobs/{job_id}"): lambda w: Asked(w.job()),
     ("GET", _JOB + "events"): lambda w: Asked(w.job()),
     ("GET", _JOB + "effects"): lambda w: Asked(w.job()),

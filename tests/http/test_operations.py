@@ -79,7 +79,15 @@ async def test_groups_searches_and_another_payload_over_http(store: Store, http:
     groups = http.get("/api/v1/dlq/groups")
     (group,) = groups["groups"]
     assert (group["open"], group["releases"][0]["value"], groups["uncounted"]) == (3, "1.2", 0)
-    assert http.get(f"/api/v1/dlq/groups/{group['fingerprint']}")["letters"] == 3
+    assert (group["workers"], group["example"]) == (None, group["last_error"]["message"])
+    shown = http.get(f"/api/v1/dlq/groups/{group['fingerprint']}")
+    assert (shown["letters"], shown["workers"]) == (3, [{"worker": "w", "letters": 3, "open": 3}])
+    counted = http.get("/api/v1/jobs/count", q="state:dead", by="worker")
+    assert (counted["total"], counted["complete"], counted["next"]) == (3, True, None)
+    assert [(one["value"], one["jobs"]) for one in counted["groups"]] == [("w", 3)]
+    (job, *_) = http.get("/api/v1/jobs", q="worker:w took:<1h")["jobs"]
+    assert (job["worker"], http.get(f"/api/v1/jobs/{job['id']}")["worker"]) == ("w", "w")
+    assert job["ran_s"] > 0
     http.get("/api/v1/dlq/groups/nope", status=404)
     query = f"group:{group['fingerprint']} payload.n:1"
     found = http.get("/api/v1/dlq/items", q=query)

@@ -19,21 +19,40 @@ PIECES = st.sampled_from(
 WORDS = st.builds(
     "{}:{}".format,
     st.sampled_from(
-        ["state", "type", "queue", "tenant", "contract", "age", "paylod", "error", "reason", "group", "payload.a.b"]
+        [
+            "state",
+            "type",
+            "queue",
+            "tenant",
+            "contract",
+            "age",
+            "took",
+            "paylod",
+            "error",
+            "reason",
+            "group",
+            "worker",
+            "payload.a.b",
+        ]
     ),
     st.lists(PIECES, min_size=1, max_size=4).map("".join) | st.text(max_size=5).map('"{}"'.format),
 )
-NAMES = st.text(max_size=25).filter(lambda text: text.strip() != "" and "\x00" not in text and text.isprintable())
+NAMES = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), min_size=1, max_size=25).filter(
+    lambda text: text.strip() != "" and text.isprintable()
+)
 AGES = st.integers(0, 36_500 * 86_400).map(float)
 VALUES = NAMES | st.sampled_from(['"', "\\", 'a "b" \\', "a\\", " a"])
 KEYS = st.text("abc_7é", min_size=1, max_size=4)
 PAYLOADS = st.dictionaries(st.lists(KEYS, min_size=1, max_size=3).map(tuple), VALUES, max_size=2)
 FILTERS: dict[str, st.SearchStrategy[object]] = {
-    **dict.fromkeys(("type", "queue", "tenant_id", "contract", "reason", "group", "error"), st.none() | VALUES),
+    **dict.fromkeys(
+        ("type", "queue", "tenant_id", "contract", "reason", "group", "error", "worker"), st.none() | VALUES
+    ),
     **dict.fromkeys(("older_s", "younger_s"), st.none() | AGES),
     "payload": PAYLOADS.map(lambda paths: tuple(paths.items())),
 }
-SEARCHES = st.builds(Search, state=st.none() | VALUES, **FILTERS)
+TOOK = dict.fromkeys(("longer_s", "shorter_s"), st.none() | AGES)
+SEARCHES = st.builds(Search, state=st.none() | VALUES, **TOOK, **FILTERS)
 LETTERS = st.builds(LetterSearch, status=st.none() | st.sampled_from(STATUSES), release=st.none() | VALUES, **FILTERS)
 
 
@@ -61,6 +80,7 @@ def refused(text: str) -> str:
         ("age:>1h", Search(older_s=3_600)),
         ("age:>=1h age:<=2d", Search(older_s=3_600, younger_s=172_800)),
         ('age:"< 5 m"', Search(younger_s=300)),
+        ("worker:images-2 took:>=10s took:<1m", Search(worker="images-2", longer_s=10, shorter_s=60)),
         ('error:"timed out" reason:timeout group:9f2c', Search(error="timed out", reason="timeout", group="9f2c")),
         (
             'payload.user.id:7 payload.to:"a b"',
@@ -79,7 +99,7 @@ def test_what_a_text_means(text: str, meant: Search) -> None:
             "state:dead paylod:7",
             12,
             "paylod:7",
-            "the names are state, type, queue, tenant, contract, reason, group, error, age, payload.PATH",
+            "the names are state, type, queue, tenant, contract, reason, group, error, worker, age, took, payload.PATH",
         ),
         ("State:dead", 1, "State:dead", "there is no name 'State'; the names are state"),
         (":dead", 1, ":dead", "there is no name ''"),
@@ -102,6 +122,8 @@ def test_what_a_text_means(text: str, meant: Search) -> None:
         ("payload." + "a." * 20 + "a:1", 1, "payload." + "a." * 16 + "…", "at most 20 keys"),
         ("status:open", 1, "status:open", "there is no name 'status'; the names are state, type"),
         ("age:1h", 1, "age:1h", "a span like 30s, 5m, 2h or 7d after > or <: age:>1h"),
+        ("took:>5s took:>6s", 10, "took:>6s", "took:> is given twice"),
+        ("took:5s", 1, "took:5s", "a run time is a span like 30s, .*took:>5s"),
         ("age:>1y", 1, "age:>1y", "a span like 30s"),
         ("age:>-1s", 1, "age:>-1s", "a span like 30s"),
         ("age:> 1h", 1, "age:>", "a span like 30s"),
@@ -163,6 +185,7 @@ def test_dead_letters_have_a_status_and_a_release_and_no_state() -> None:
         ("state:dead", "there is no name 'state'; the names are status, type"),
         ("status:lost", "a dead letter is open, requeued, discarded, not 'lost'"),
         ("dead", "a word is name:value, like status:open"),
+        ("took:>5s", "there is no name 'took'"),
     ):
         with pytest.raises(BadInput, match=re.escape(f"'{text}' at character 1: {why}")):
             parse_letters(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tenure.contracts import BUILT_IN
 from tenure.errors import CannotConnect, Refused, TenureError
 from tenure.jobs.job import Failure, Job, NewJob
+from tenure.jobs.stats import DLQ_COUNT
 from tenure.postgres.refusals import Refusals
 from tenure.postgres.statement import run_sync, statement
 from tenure.postgres.store import Store
@@ -90,6 +92,49 @@ async def test_the_counts_are_what_the_log_and_the_jobs_say_under_every_contract
         assert without_queue(counted_hops(db, unit)) == expected, unit
     assert levels(db) == live_jobs(db)
     assert await store.counts.recount() == 0, "nothing to correct"
+
+
+#: Every way into the dead letters: what a holder reports, an expired lease, or an operator.
+INTO_LETTERS = {
+    "standard": ("exhaust", "fatal", "expire_at_cap", "dead_letter"),
+    "reliability": ("exhaust", "expire_at_cap", "dead_letter", "compensation_failed"),
+    "gate_b2": ("exhaust", "fatal", "expire_at_cap", "dead_letter"),
+}
+
+
+def test_every_way_into_the_dead_letters_is_known_here() -> None:
+    for name, contract in BUILT_IN.items():
+        staged = contract.dead_letters.mode == "staged"
+        ways = {path.trigger for path in contract.paths if (path.end.role == "settling" if staged else path.letter)}
+        assert ways - {"settle"} == set(INTO_LETTERS.get(name, ())), name
+
+
+@pytest.mark.parametrize("contract", INTO_LETTERS)
+async def test_a_new_process_counts_each_way_into_the_dead_letters(
+    store: Store, db: Harness, dsn: str, contract: str
+) -> None:
+    for trigger in INTO_LETTERS[contract]:
+        await store.enqueue(NewJob(trigger, contract=contract))
+        (job,) = await store.claim(contract, ["default"], worker="w")
+        await store.start(job.held)
+        db.sql("update tenure.job set claims = max_attempts + 1, counter = max_attempts where id = %s", job.id)
+        held = replace(job.held, claims=db.row(job.id)["claims"])
+        match trigger:
+            case "exhaust" | "fatal":
+                await store.fail(held, AGAIN if trigger == "exhaust" else NEVER)
+            case "compensation_failed":
+                await store.effect(held, "charge", compensable=True)
+                await store.fail(held, NEVER)
+                await store.compensation_failed(held, NEVER)
+            case "expire_at_cap":
+                db.expire(job.id)
+                await store.reap(contract)
+            case "dead_letter":
+                await store.dead_letter(job.id, reason_code="policy_violation", actor="ada")
+        await store.settle(contract)
+    async with Store.open(dsn) as fresh:  # it has not read which contracts there are
+        found = {one.type: one.counters[DLQ_COUNT] for one in (await fresh.counts.stats()).types}
+    assert found == dict.fromkeys(INTO_LETTERS[contract], 1)
 
 
 async def test_a_fold_that_dies_changes_nothing_and_folds_beside_each_other_count_once(

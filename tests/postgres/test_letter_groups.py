@@ -82,7 +82,9 @@ async def test_letters_of_one_cause_make_one_group_with_its_counts(store: Store,
     assert [one.letters for one in await store.groups.list(tenant_id="zeta")] == [1]
     assert [one.letters for one in await store.groups.list(type="mail.send")] == [3, 1]
     assert [one.letters for one in await store.groups.list(contract="gate_b2")] == [1]
-    assert await store.groups.show(first.fingerprint) == first
+    shown = await store.groups.show(first.fingerprint)
+    assert shown._replace(workers=None) == first
+    assert shown.workers == [("w", 4, 4)]
 
 
 async def test_decisions_change_the_open_count_and_close_a_group(store: Store, db: Harness) -> None:
@@ -141,6 +143,14 @@ async def test_upkeep_counts_and_a_killed_count_leaves_nothing_behind(store: Sto
 async def test_a_group_that_does_not_exist_is_refused(store: Store) -> None:
     with pytest.raises(Refused, match="no group nope"):
         await store.groups.show("nope")
+
+
+async def test_a_cause_is_named_by_the_message_of_its_example(store: Store) -> None:
+    await fail(store, [Failure("'vat_id'", "KeyError", retryable=False), Failure("no", "ValueError", retryable=False)])
+    while await store.groups.count_changes():
+        pass
+    titles = {group.message: (group.title, group.fields()["example"]) for group in await store.groups.list()}
+    assert titles == {"<text>": ("KeyError, as in: 'vat_id'", "'vat_id'"), "no": ("ValueError: no", "no")}
     with pytest.raises(BadInput):
         await store.groups.list(tenant_id=" ")
 

@@ -366,6 +366,7 @@ async def test_every_command_works_with_stock_settings(many_ranges: str, tmp_pat
         job_id, *dead = made(), made("""--payload '{"fails": true}'"""), made("""--payload '{"fails": true}'""")
         work()
         letters = [db.value("select id from tenure.dead_letter where job_id = %s", each) for each in dead]
+        gone = db.value("select name from tenure.past_worker")
         with dispatching(many_ranges) as (process, url), httpx2.Client(base_url=url) as client:
             asked = {"queues": ["default"], "worker_id": "far", "limit": 1, "types": ["later"]}
             served = client.post("/api/v1/jobs", json={"type": "later"}).raise_for_status().json()["id"]
@@ -392,7 +393,8 @@ async def test_every_command_works_with_stock_settings(many_ranges: str, tmp_pat
             "flows list", f"flows show {flow}", f"flows cancel {flow}", f"flows resume {flow}", "datasets list",
             "datasets show prices", "datasets rows prices", "datasets history", "datasets cutover prices=2",
             "datasets rollback prices", "alarms list", "alarms mute xmin-pinned --for 1h", "alarms unmute xmin-pinned",
-            "alarms test", "stats", "doctor", "dlq groups", "jobs move type:nap --queue other --dry-run",
+            "alarms test", "stats", "doctor", f"workers show {gone}", "jobs count --by worker",
+            "jobs list worker:w", "jobs list took:>1s", "dlq groups", "jobs move type:nap --queue other --dry-run",
             "operations list", "operations show 1", "operations run 1",
             "queues list", "queues pause other", "queues resume other", "workers list", "types list",
             "types show later", "types reset later", "keys list", f"keys revoke {key}", "contracts list",

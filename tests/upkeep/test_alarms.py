@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
@@ -14,6 +15,7 @@ from tenure.errors import BadInput, TenureError
 from tenure.jobs.alarm import ALARMS, Alarm, AlarmLimits
 from tenure.jobs.job import Failure, NewJob
 from tenure.jobs.live_worker import LiveWorker
+from tenure.postgres.alarms import _falls_below
 from tenure.postgres.store import Store
 from tests.harness import Harness
 
@@ -81,7 +83,21 @@ async def test_dead_letters_of_one_tenant_that_grow_are_found(store: Store, db: 
     await store.fail(job.held, NEVER)
     found = await firing(store, AlarmLimits(dlq_entries=4))
     assert set(found) == {"dead-letters-growing"}
-    assert (found["dead-letters-growing"].tenant_id, found["dead-letters-growing"].value) == ("ada", 4)
+    alarm = found["dead-letters-growing"]
+    assert (alarm.tenant_id, alarm.value) == ("ada", 4)
+    assert "4 of their dead letters are still open; clears at about " in alarm.summary
+    assert alarm.next == "tenure dlq groups --contract standard --tenant ada"
+    db.sql("update tenure.dead_letter set status = 'requeued'")
+    alarm = (await firing(store, AlarmLimits(dlq_entries=4)))["dead-letters-growing"]
+    assert ". 0 of their dead letters are still open; " in alarm.summary
+
+
+@pytest.mark.parametrize(("threshold", "last"), [(1, 4), (3, 4), (4, 2), (8, 2), (9, 0), (10, 0)])
+def test_an_alarm_about_entries_clears_when_the_minute_is_over_that_made_them_too_many(
+    threshold: int, last: int
+) -> None:
+    minutes = [datetime(2026, 3, 1, 12, n) for n in range(5)]
+    assert _falls_below(threshold, minutes, [2, 0, 5, 0, 3]) == minutes[last]
 
 
 async def test_a_kind_that_cannot_be_read_keeps_its_alarms_and_stops_no_other(store: Store, db: Harness) -> None:

@@ -37,7 +37,11 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "jobs": (
         "Find and explain jobs; cancel, move or rerun them.",
-        {"jobs.read": "list_ show events why", "jobs.change": "cancel transition requeue move retry_now"},
+        {
+            "jobs.read": "list_ show events why",
+            "jobs.count": "count",
+            "jobs.change": "cancel transition requeue move retry_now",
+        },
     ),
     "dlq": ("Dead letters: jobs that were set aside.", {"dlq": "list_ show groups requeue discard approve"}),
     "operations": (
@@ -54,7 +58,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "Versioned output of jobs: show, cut over, roll back.",
         {"datasets": "list_ show rows cutover rollback history"},
     ),
-    "workers": ("List the workers.", {"workers": "list_"}),
+    "workers": ("List the workers, and those that are gone; show one.", {"workers": "list_ show"}),
     "alarms": ("List alarms, test their sinks, mute them.", {"alarms": "list_ test mute unmute"}),
     "outbox": ("Wake-ups for message queues: list, retry.", {"outbox": "list_ retry"}),
     "types": ("List, show and reset the options of job types.", {"types": "list_ show reset"}),

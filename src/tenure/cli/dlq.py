@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +42,7 @@ class Status(StrEnum):
 _HEAD = ("id", "job", "contract", "tenant", "type", "reason", "status", "set aside (UTC)", "error")
 _GROUP_HEAD = ("group", "open", "all", "first (UTC)", "last (UTC)", "types", "tenants", "releases", "error")
 _Group = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Show this group in full.")]
+_AllLetters = Annotated[bool, typer.Option("--all", help="Also requeued and discarded ones.")]
 _AllGroups = Annotated[bool, typer.Option("--all", help="Also groups without an open dead letter.")]
 _Letter = Annotated[
     int, typer.Argument(metavar="LETTER", help="The dead letter's id.", parser=id_parser("dead letter"))
@@ -62,18 +64,27 @@ async def list_(
     contract: OnlyContract = None,
     tenant: OnlyTenant = None,
     status: _Status = None,
+    all_: _AllLetters = False,
     limit: Limit = 50,
     after: _After = None,
 ) -> Output:
-    """List dead letters, newest first, a page at a time."""
+    """List open dead letters, newest first, a page at a time; others with --all, or if the search says so."""
+    search = parse_letters(query)
     options = {"contract": contract, "tenant": tenant, "status": status and status.value}
-    filters = merge_filters(parse_letters(query), {name: value for name, value in options.items() if value is not None})
+    used = {name: value for name, value in options.items() if value is not None}
+    filters = merge_filters(search, used)
+    if filters["status"] is None and not all_:
+        filters["status"] = "open"
     page = await store.letters.search(**filters, limit=limit, after=after)
     reason = "many dead letters were looked at, and older ones were not" if page.stopped else "there are more"
-    notes = [f"{reason}. Next: tenure dlq list --after {page.next}, with the same options"] if page.next else []
+    repeated = [*filter(None, [str(search)]), *(word for name in used for word in (f"--{name}", used[name]))]
+    arguments = shlex.join([*repeated, *["--all"] * all_, "--limit", str(limit), "--after", str(page.next)])
+    notes = [f"{reason}. Next: tenure dlq list {arguments}"] if page.next else []
     last = None if page.next is None else str(page.next)
     data = {"dead_letters": [letter.fields() for letter in page.letters], "next": last, "stopped": page.stopped}
-    return table_output(data, _HEAD, map(_row, page.letters), "" if page.next else "no dead letters", notes)
+    none = f"no {filters['status']} dead letters" if filters["status"] else "no dead letters"
+    if_empty = "" if page.next else f"{none}{'' if all_ or status else '. Next: tenure dlq list --all'}"
+    return table_output(data, _HEAD, map(_row, page.letters), if_empty, notes)
 
 
 @command
@@ -215,11 +226,10 @@ def _discard(letter: DeadLetter) -> str | None:
 
 
 def _group_row(group: LetterGroup) -> tuple[Any, ...]:
-    code = f" [{group.code}]" if group.code else ""
     return (
         group.fingerprint, f"{group.open:,}", f"{group.letters:,}", group.first_seen, group.last_seen,
         *(_named_parts(group, axis, 2) for axis in ("type", "tenant", "release")),
-        f"{group.error_type}{code}: {group.message}",
+        group.title,
     )  # fmt: skip
 
 
@@ -232,7 +242,11 @@ def _named_parts(group: LetterGroup, axis: str, at_most: int) -> str:
 
 
 def _group_card(group: LetterGroup) -> Iterator[str]:
-    code = f" [{group.code}]" if group.code else ""
+    from tenure.postgres.letter_groups import MANY_LETTERS
+
+    workers = group.workers or ()
+    of_newest = f", of the newest {MANY_LETTERS:,}" if group.letters > MANY_LETTERS else ""
+    unnamed = [part.value for part in group.parts("release")] == [None]
     rows: list[tuple[str, str | None]] = [
         ("dead letters", f"{group.open:,} open of {group.letters:,}"),
         ("seen", f"first {timestamp(group.first_seen)}, last {timestamp(group.last_seen)} UTC"),
@@ -242,7 +256,17 @@ def _group_card(group: LetterGroup) -> Iterator[str]:
             for axis in ("contract", "type", "tenant", "release")
             for n, part in enumerate(group.parts(axis)[:20])
         ),
+        ("", "no failure names a release: set TENURE_RELEASE, or App(release=…)" if unnamed else None),
+        *(
+            (
+                f"workers{of_newest}" if n == 0 else " ",
+                f"{one.worker or 'nobody'}: {one.open:,} open of {one.letters:,}",
+            )
+            for n, one in enumerate(workers[:20])
+        ),
         ("example", f"dead letter {group.letter_id}: {describe_failure(group.last_error)}"),
     ]
-    steps = [f"tenure dlq show {group.letter_id}", f"tenure dlq requeue group:{group.fingerprint} --dry-run"]
-    return card(f"group {group.fingerprint}: {group.error_type}{code}: {group.message}", rows, steps, group.last_error)
+    steps = [f"tenure dlq show {group.letter_id}"]
+    if group.open:
+        steps.append(f"tenure dlq requeue group:{group.fingerprint} --dry-run")
+    return card(f"group {group.fingerprint}: {group.title}", rows, steps, group.last_error)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tenure.jobs.formats import code_and_message, to_one_line, traceback_lines
@@ -17,6 +19,15 @@ if TYPE_CHECKING:
     from tenure.jobs.job import Job
 
 WIDTH = 110
+#: A table on a terminal is made no narrower than this.
+_NARROWEST = 60
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal that stdout is; None: it is none, and nothing may be cut."""
+    if not sys.stdout.isatty():
+        return None
+    return max(_NARROWEST, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def note(text: str) -> None:
@@ -73,7 +84,9 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for *cells, last in rows:
         start = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(cells, widths, strict=False))
         # A long word (a path, a token) stays whole, so that people can copy it.
-        lines = textwrap.wrap(last, max(WIDTH - len(start), 40), break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(
+            last, max((terminal_width() or WIDTH) - len(start), 40), break_long_words=False, break_on_hyphens=False
+        )
         for number, line in enumerate(lines or [""]):
             yield f"{start if number == 0 else ' ' * len(start)}{line}".rstrip()
 
@@ -84,11 +97,18 @@ def traceback(error: Any) -> Iterator[str]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Rows under their column names; every cell is shown in full."""
-    cells = [head, *([_cell(value) for value in row] for row in rows)]
+    """Rows under their column names, in full. On a terminal, columns that do not fit stand below their row."""
+    cells = [list(head), *([_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    width = terminal_width()
+    ends = accumulate(each + 2 for each in widths)
+    fits = len(widths) if width is None else max(1, sum(end - 2 <= width for end in ends))
+    for number, row in enumerate(cells):
+        yield "  ".join(f"{cell:<{each}}" for cell, each in zip(row[:fits], widths[:fits], strict=True)).rstrip()
+        if number and width is not None:
+            below = "  ".join(f"{name}: {cell}" for name, cell in zip(head[fits:], row[fits:], strict=True) if cell)
+            lines = textwrap.wrap(below, width - 4, break_long_words=False, break_on_hyphens=False)
+            yield from (f"    {line}" for line in lines)
 
 
 def _cell(value: Any) -> str:

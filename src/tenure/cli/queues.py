@@ -13,7 +13,7 @@ from tenure.cli.options import Actor, Reason
 from tenure.cli.output import table, timestamp
 from tenure.jobs.formats import format_duration, to_one_line
 from tenure.jobs.unserved import unserved_to_json
-from tenure.jobs.why import QueuePause, resume_command
+from tenure.jobs.why import QueuePause, resume_command, worker_command
 
 if TYPE_CHECKING:
     from tenure.postgres.queues import Queue
@@ -29,7 +29,11 @@ async def list_(store: Store) -> Output:
     rows, data = list(map(_row, queues)), {"queues": list(map(_fields, queues))}
     if not rows:
         return Output(data, notes=["no queue has a live job, and none is paused"])
-    unserved = [to_one_line(f"queue {queue.name}: {each.sentence()}") for queue in queues for each in queue.unserved]
+    unserved = [
+        to_one_line(f"queue {queue.name}: {each.sentence()}. Next: {worker_command(queue.name)}", 500)
+        for queue in queues
+        for each in queue.unserved
+    ]
     return Output(data, [*table(("queue", *_COUNTS, "oldest ready", "paused"), rows), *unserved], _warnings(queues))
 
 
@@ -55,6 +59,8 @@ def _warnings(queues: Sequence[Queue]) -> Iterator[str]:
     from tenure.postgres.live_workers import MANY_QUEUES
 
     for queue in queues:
+        if queue.paused and (queue.ready or queue.delayed):
+            yield f"queue {queue.name} is paused. Next: {resume_command(queue.name)}"
         if queue.quarantined:
             yield f"queue {queue.name}: {_count(queue, 'quarantined')} jobs cannot be logged. Next: tenure verify"
     if len(queues) == MANY_QUEUES:

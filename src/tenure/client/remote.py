@@ -374,7 +374,7 @@ def _proof(held: Held) -> str:
 
 def _describe(worker: LiveWorker) -> dict[str, Any]:
     """The worker, as each claim describes it: the dispatcher writes the row of the live worker."""
-    return {name: getattr(worker, name) for name in ("application", "version", "host", "pid", "slots")}
+    return {name: getattr(worker, name) for name in ("application", "version", "release", "host", "pid", "slots")}
 
 
 def _key() -> str:

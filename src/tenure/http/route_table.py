@@ -57,6 +57,7 @@ _JOBS = (
     ),
     Route("POST", "/api/v1/jobs/batch", jobs.enqueue_jobs, _ENQUEUE, jobs.EnqueuedJobs, errors=(409,)),
     Route("GET", "/api/v1/jobs", jobs.list_jobs, _READ, jobs.JobPage),
+    Route("GET", "/api/v1/jobs/count", jobs.count_jobs, _READ, jobs.JobCounts),
     Route("GET", _JOB, jobs.show_job, _READ_JOBS, jobs.Job, errors=(409,)),
     Route("GET", f"{_JOB}/events", jobs.list_job_events, _READ_JOBS, jobs.JobEvents, errors=(409,)),
     Route("GET", f"{_JOB}/why", jobs.why, _READ_JOBS, jobs.WhyAnswer),

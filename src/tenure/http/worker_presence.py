@@ -148,7 +148,8 @@ def _merge(before: LiveWorker, now: LiveWorker) -> LiveWorker:
     return replace(
         before, queues=_union(before.queues, now.queues), contracts=_union(before.contracts, now.contracts),
         types=types, declares=tuple(declares.values()), application=now.application or before.application,
-        version=now.version or before.version, slots=before.slots if now.slots is None else now.slots,
+        version=now.version or before.version, release=now.release or before.release,
+        slots=before.slots if now.slots is None else now.slots,
         busy=before.busy if now.busy is None else now.busy,
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ ALARMS: Final[Mapping[str, tuple[Priority, str]]] = {
     "dead-letters-growing": ("P2", "more jobs of a tenant than usual become dead letters"),
     "oldest-waiting": ("P2", "a due job of a queue waits for long"),
     "no-worker": ("P2", "jobs wait in a queue that no live worker serves"),
+    "worker-silent": ("P2", "a worker is not seen any more and did not stop"),
     "type-unknown": ("P2", "jobs wait whose type no live worker of their queue knows"),
     "reaper-behind": ("P2", "expired leases are not closed"),
     "xmin-pinned": ("P2", "an old transaction keeps dead rows, and claims get slower"),

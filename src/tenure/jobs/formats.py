@@ -54,6 +54,11 @@ def count_attempts(attempts: int) -> str:
     return f"{attempts} {'attempt' if attempts == 1 else 'attempts'}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """A number and its noun, which is plural for all numbers but one."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def elapsed(first: datetime, second: datetime) -> str:
     """Return the time from one moment to another as text."""
     return format_duration(max(0.0, (second - first) / timedelta(milliseconds=1)))

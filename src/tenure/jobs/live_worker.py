@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from tenure.jobs.job_type import JobType
+
+#: A worker that was not seen for this many seconds is silent: it writes its row every 5 seconds.
+SILENT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class LiveWorker:
     through: str | None = None
     #: The schedules that its own code declares: name → fingerprint.
     schedules: Mapping[str, str] | None = None
+    #: The application's own version.
+    release: str | None = None
 
     def row(self) -> dict[str, Any]:
         """Return its row of `tenure.worker`."""
@@ -64,6 +69,38 @@ class WorkerStatus(NamedTuple):
     started_at: datetime | None = None
     last_seen_at: datetime | None = None
     through: str | None = None
+    #: The application's own version; None: it names none.
+    release: str | None = None
+    #: Seconds since it was last seen; None: it only holds jobs.
+    silent_s: float | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a worker that should write every few seconds has not done so."""
+        # A remote worker with no free slot is seen by its leases alone.
+        return self.silent_s is not None and self.silent_s >= SILENT_S and not (self.through and self.held)
+
+    def to_json(self) -> dict[str, Any]:
+        """The worker as JSON shows it."""
+        return {**self._asdict(), "silent": self.is_silent}
+
+
+class PastWorker(NamedTuple):
+    """A worker that is gone."""
+
+    worker_id: str
+    #: It stopped, or it was not seen any more.
+    ending: Literal["stopped", "lost"]
+    started_at: datetime
+    last_seen_at: datetime
+    gone_at: datetime
+    #: How many jobs it ran when it was last seen.
+    busy: int
+    host: str | None
+    pid: int | None
+    application: str | None
+    release: str | None
+    queues: Sequence[str]
 
 
 def group_by_contract(declared: Iterable[JobType]) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The search syntax for jobs and dead letters, shared by page, command line and API: `state:dead queue:"slow mail"`.
 
     text = words separated by blanks; a job must match all of them, and an empty text matches every job
-    word = name:value           each name once; age once with > and once with <; payload.PATH once for each path
+    word = name:value           each name once; age and took once with > and once with <; payload.PATH once a path
     value = up to the next blank, or in double quotes, where \\" and \\\\ stand for a quote and a backslash
 
 An error names the wrong word and the character where it begins, counted from 1.
@@ -10,7 +10,7 @@ An error names the wrong word and the character where it begins, counted from 1.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,11 @@ STATUSES: Final = ("open", "requeued", "discarded")
 
 _PAYLOAD: Final = "payload."
 _MAX_DEPTH: Final = 20
-_AGES = {">": "older_s", "<": "younger_s"}
+#: Names whose value is a span of time after > or <, and their fields.
+_SPANS: Final = {
+    "age": {">": "older_s", "<": "younger_s"},
+    "took": {">": "longer_s", "<": "shorter_s"},
+}
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 _WORD = re.compile(r'([^\s:]*):"((?:[^"\\]|\\.)*)"(\S*)|\S+', re.DOTALL)
@@ -49,6 +53,7 @@ class _Filter:
     reason: str | None = None
     group: str | None = None
     error: str | None = None
+    worker: str | None = None
     payload: tuple[PayloadFilter, ...] = ()
     older_s: float | None = None
     younger_s: float | None = None
@@ -56,9 +61,11 @@ class _Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search(_Filter):
-    """A filter for jobs. Ages count since the enqueue, by the database's clock."""
+    """A filter for jobs. Ages count since the enqueue, by the database's clock, run times since the last claim."""
 
     state: str | None = None
+    longer_s: float | None = None
+    shorter_s: float | None = None
 
     def __str__(self) -> str:
         """Return the shortest search text with the same meaning."""
@@ -80,24 +87,24 @@ class LetterSearch(_Filter):
 #: Search names with a string value → the field.
 _NAMES: Final = {
     "type": "type", "queue": "queue", "tenant": "tenant_id", "contract": "contract", "reason": "reason",
-    "group": "group", "error": "error",
+    "group": "group", "error": "error", "worker": "worker",
 }  # fmt: skip
 _JOB_NAMES: Final = {"state": "state", **_NAMES}
 _LETTER_NAMES: Final = {"status": "status", **_NAMES, "release": "release"}
 #: How words begin, for a person who chooses one.
-JOB_SUGGESTIONS: Final = (*(f"{name}:" for name in _JOB_NAMES), _PAYLOAD, "age:>1h", "age:<1h")
+JOB_SUGGESTIONS: Final = (*(f"{name}:" for name in _JOB_NAMES), _PAYLOAD, "age:>1h", "age:<1h", "took:>5s")
 LETTER_SUGGESTIONS: Final = (*(f"{name}:" for name in _LETTER_NAMES), _PAYLOAD, "age:>1h", "age:<1h")
 _Found = TypeVar("_Found", Search, LetterSearch)
 
 
 def parse(text: str) -> Search:
     """Parse a search for jobs; refuses a wrong word by its position."""
-    return _parse(Search, _JOB_NAMES, text)
+    return _parse(Search, _JOB_NAMES, ("age", "took"), text)
 
 
 def parse_letters(text: str) -> LetterSearch:
     """Parse a search for dead letters; refuses a wrong word by its position."""
-    return _parse(LetterSearch, _LETTER_NAMES, text)
+    return _parse(LetterSearch, _LETTER_NAMES, ("age",), text)
 
 
 def filters_of(search: Search | LetterSearch) -> dict[str, Any]:
@@ -105,32 +112,32 @@ def filters_of(search: Search | LetterSearch) -> dict[str, Any]:
     return {field.name: getattr(search, field.name) for field in fields(search)}
 
 
-def _parse(kind: type[_Found], names: Mapping[str, str], text: str) -> _Found:
+def _parse(kind: type[_Found], names: Mapping[str, str], spans: Sequence[str], text: str) -> _Found:
     if len(text) > MAX_CHARACTERS:
         raise BadInput(f"the search has {len(text):,} characters; at most {MAX_CHARACTERS:,} are allowed")
     found: dict[str, Any] = {}
     payload: dict[tuple[str, ...], str] = {}
     for word in _WORD.finditer(text):
         try:
-            name, value = _split(word, names)
+            name, value = _split(word, names, spans)
             if name.startswith(_PAYLOAD):
                 path = _path(name)
                 if path in payload:
                     raise BadInput(f"{name} is given twice; give it once")
                 payload[path] = validation.check_name("payload value", value)
                 continue
-            field, wanted = _age(value) if name == "age" else _field(names[name], value)
+            field, wanted = _span(name, value) if name in spans else _field(names[name], value)
             if field in found:
-                raise BadInput(f"{f'age:{value[0]}' if name == 'age' else name} is given twice; give it once")
+                raise BadInput(f"{f'{name}:{value[0]}' if name in spans else name} is given twice; give it once")
         except BadInput as error:
             raise BadInput(f"'{to_one_line(word[0], 40)}' at character {word.start() + 1}: {error}") from None
         found[field] = wanted
     return kind(**found, payload=tuple(payload.items()))
 
 
-def _split(word: re.Match[str], names: Mapping[str, str]) -> tuple[str, str]:
+def _split(word: re.Match[str], names: Mapping[str, str], spans: Sequence[str]) -> tuple[str, str]:
     """Return the name and the value of a word; refuses one that is not name:value, and misplaced quotes."""
-    known = ", ".join([*names, "age", "payload.PATH"])
+    known = ", ".join([*names, *spans, "payload.PATH"])
     if (quoted := word[2]) is None:
         name, colon, value = word[0].partition(":")
         if not colon:
@@ -146,14 +153,15 @@ def _split(word: re.Match[str], names: Mapping[str, str]) -> tuple[str, str]:
             raise BadInput("after the closing quote comes a blank, and then the next word")
         if any(sign not in '"\\' for sign in _ESCAPE.findall(quoted)):
             raise BadInput('in quotes a backslash stands before a quote or a backslash: \\" or \\\\')
-    if name not in names and name != "age" and not name.startswith(_PAYLOAD):
+    if name not in names and name not in spans and not name.startswith(_PAYLOAD):
         raise BadInput(f"there is no name {to_one_line(name, 40)!r}; the names are {known}")
     if not value:
-        example = ">1h" if name == "age" else '"slow mail"'
+        example = ">1h" if name in spans else '"slow mail"'
         raise BadInput(f"the value is missing; it follows the colon, like {name}:{example}")
     return name, value
 
 
+_NAMED: Final = {"age": "an age", "took": "a run time"}
 _EXAMPLES: Final = {"state": "dead", "status": "open"}
 
 
@@ -177,23 +185,28 @@ def _field(field: str, value: str) -> tuple[str, str]:
     return field, validation.check_name(names.get(field, field), value)
 
 
-def _age(value: str) -> tuple[str, float]:
-    """Return the field and the seconds of an age; refuses a value that is not a duration, or too long."""
+def _span(name: str, value: str) -> tuple[str, float]:
+    """Return the field and the seconds of an age or a run time; refuses a value that is no duration, or too long."""
     found = _AGE.fullmatch(value)
     seconds = None if found is None else validation.parse_duration(found[2])
     if found is None or seconds is None:
-        raise BadInput("an age is a span like 30s, 5m, 2h or 7d after > or <: age:>1h for jobs older than an hour")
+        example = "age:>1h for jobs older than an hour" if name == "age" else "took:>5s for jobs that ran for longer"
+        raise BadInput(f"{_NAMED[name]} is a span like 30s, 5m, 2h or 7d after > or <: {example}")
     if seconds > MAX_AGE_S:
-        raise BadInput(f"an age is at most {MAX_AGE_S // 86_400}d")
-    return _AGES[found[1]], float(seconds)
+        raise BadInput(f"{_NAMED[name]} is at most {MAX_AGE_S // 86_400}d")
+    return _SPANS[name][found[1]], float(seconds)
 
 
 def _text(search: _Filter, names: Mapping[str, str]) -> str:
     texts = [(name, getattr(search, field)) for name, field in names.items()]
     texts += [(_PAYLOAD + ".".join(path), value) for path, value in search.payload]
     words = [f"{name}:{_quoted(value)}" for name, value in texts if value is not None]
-    ages = [(sign, getattr(search, field)) for sign, field in _AGES.items()]
-    return " ".join(words + [f"age:{sign}{_format_seconds(seconds)}" for sign, seconds in ages if seconds is not None])
+    spans = [
+        (f"{name}:{sign}", getattr(search, field, None))
+        for name, by_sign in _SPANS.items()
+        for sign, field in by_sign.items()
+    ]
+    return " ".join(words + [f"{begin}{_format_seconds(seconds)}" for begin, seconds in spans if seconds is not None])
 
 
 def _quoted(value: str) -> str:

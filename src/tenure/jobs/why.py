@@ -67,6 +67,8 @@ class Situation:
     paused: QueuePause | None = None
     #: Why no live worker takes it, if none does.
     unserved: str | None = None
+    #: Whether a live worker takes jobs of its contract and queue.
+    has_worker: bool = True
     #: Since when claims skip it because it cannot be logged, and the database's reason.
     quarantined_at: datetime | None = None
     quarantine_reason: str | None = None
@@ -87,7 +89,7 @@ def next_commands(job: Job, contract: Contract, situation: Situation | None = No
     """Return the commands that make sense now, the most likely first."""
     situation = situation or Situation()
     if job.role == "done":
-        return _after_end_commands(job, situation)
+        return _after_end_commands(job, contract, situation)
     resume = situation.paused is not None and job.role in ("ready", "waiting")
     decide = contract.decisions_from(job.state).values() if job.role == "waiting" else ()
     decisions = [f"tenure jobs transition {job.id} {state} --reason TEXT" for state in decide]
@@ -96,7 +98,8 @@ def next_commands(job: Job, contract: Contract, situation: Situation | None = No
     steps = [*([resume_command(job.queue)] if resume else []), f"tenure jobs events {job.id}"]
     if situation.unserved is not None:
         move = [f"tenure jobs move {job.id} --queue QUEUE"] if job.role in ("ready", "waiting") else []
-        steps[resume:resume] = ["tenure workers list", *move]
+        start = [] if situation.has_worker else [worker_command(job.queue)]
+        steps[resume:resume] = [*start, "tenure workers list", *move]
     if contract.path("cancel", job.state) is None:
         end = contract.path("exhaust", job.state) if job.role == "active" else None
         return [*steps, f"tenure jobs transition {job.id} {end.end.state} --reason TEXT"] if end else steps
@@ -157,6 +160,11 @@ def resume_command(queue: str) -> str:
     return f"tenure queues resume {shlex.quote(queue)}"
 
 
+def worker_command(queue: str) -> str:
+    """Return the command that starts a worker for a queue; its code must have the tasks."""
+    return f"tenure worker APP --queues {shlex.quote(queue)}"
+
+
 def dead_letter_commands(letter: DeadLetterSummary) -> list[str]:
     """Return the commands that make sense for a dead letter."""
     if letter.status == "requeued":
@@ -169,13 +177,14 @@ def dead_letter_commands(letter: DeadLetterSummary) -> list[str]:
     return [again, f"tenure dlq discard {letter.id} --reason TEXT --person NAME"]
 
 
-def _after_end_commands(job: Job, situation: Situation) -> list[str]:
+def _after_end_commands(job: Job, contract: Contract, situation: Situation) -> list[str]:
     log = f"tenure jobs events {job.id}"
     if situation.again is not None:
         return [f"tenure jobs show {situation.again}", log]
     if situation.letter is not None:
         return [*dead_letter_commands(situation.letter), f"tenure dlq show {situation.letter.id}", log]
-    return [log, f"tenure jobs requeue {job.id}"]
+    # To run a job again that ended well repeats its effects.
+    return [log] if job.state in contract.successes() else [log, f"tenure jobs requeue {job.id}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import psycopg
@@ -24,6 +26,7 @@ from tenure.jobs import validation
 from tenure.jobs.alarm import ALARMS, Alarm, AlarmLimits, Condition, Notice
 from tenure.jobs.finding import Finding
 from tenure.jobs.formats import format_duration
+from tenure.jobs.search import Search
 from tenure.postgres.connect import first_line
 from tenure.postgres.doctor import schema, server, work
 from tenure.postgres.doctor.examination import Exam, Part
@@ -36,11 +39,14 @@ _log = logging.getLogger("tenure.alarms")
 #: A round begins at the earliest this many seconds after the last one, in whatever process.
 _PAUSE_S = 4.0
 _LANES = 10_000
+#: Open dead letters are counted up to this number.
+_OPEN = 1_000
 _DAY_S = 86_400.0
 _MAX_MUTE_S = 366 * _DAY_S
 #: The part of doctor that finds a kind, and the fields of its findings that tell one alarm from another.
 _FOUND_BY_DOCTOR: Final[dict[str, tuple[Part, tuple[str, ...], str]]] = {
     "no-worker": (work.check_unserved, ("contract", "queue", "type"), "waited_s"),
+    "worker-silent": (work.check_lost_workers, ("worker",), "silent_s"),
     "type-unknown": (work.check_unserved, ("contract", "queue", "type"), "waited_s"),
     "reaper-behind": (work.check_upkeep, ("contract",), "age_s"),
     "xmin-pinned": (server.check_sessions, ("pid",), "age_s"),
@@ -225,7 +231,8 @@ def _retrying(contracts: Sequence[Contract], limits: AlarmLimits) -> Plan[list[C
             text = f"{waiting:,} of {live:,} live {contract} jobs of tenant {tenant} wait for a retry ({share:.0%})"
             found.append(
                 Condition(
-                    "retrying-share", text, f"tenure jobs list contract:{contract} tenant:{tenant}",
+                    "retrying-share", text,
+                    f"tenure jobs list {shlex.quote(str(Search(contract=contract, tenant_id=tenant)))}",
                     share, limits.retrying_share, tenant, contract, limits.retrying_for_s,
                     {"contract": contract, "waiting": waiting, "live": live},
                 )
@@ -239,19 +246,35 @@ def _entries(kind: str, hops: Sequence[tuple[str, str, str]], limits: AlarmLimit
         "states": [state for _, _, state in hops], "window_s": limits.dlq_window_s, "before_s": _DAY_S,
     }  # fmt: skip
     found: list[Condition] = []
-    for contract, tenant, lately, usual in (yield statement("alarm_entries", values)):
+    for contract, tenant, lately, usual, minutes, numbers in (yield statement("alarm_entries", values)):
         threshold = max(float(limits.dlq_entries), limits.dlq_factor * usual)
         if lately >= threshold:
+            clears_at = _falls_below(threshold, minutes, numbers) + timedelta(seconds=limits.dlq_window_s + 60)
+            which = {"contract": contract, "tenant": tenant, "window_s": limits.dlq_window_s, "bound": _OPEN}
+            ((still_open,),) = yield statement("alarm_open_letters", which)
             what = "entered the state before a dead letter" if kind == "dlq-pending-growth" else "became dead letters"
             span = format_duration(limits.dlq_window_s * 1_000)
-            text = f"{lately:,} {contract} jobs of tenant {tenant} {what} in {span}; usual are {usual:,.1f}"
+            text = (
+                f"{lately:,} {contract} jobs of tenant {tenant} {what} in {span}; usual are {usual:,.1f}. "
+                f"{still_open:,}{'+' * (still_open >= _OPEN)} of their dead letters are still open; "
+                f"clears at about {clears_at:%H:%M} UTC if no more come"
+            )
+            details = {"contract": contract, "entries": lately, "usual": usual, "open": still_open}
             found.append(
                 Condition(
-                    kind, text, f"tenure dlq list --contract {contract} --tenant {tenant}", lately, threshold, tenant,
-                    contract, 0.0, {"contract": contract, "entries": lately, "usual": usual},
+                    kind, text, f"tenure dlq groups {shlex.join(['--contract', contract, '--tenant', tenant])}", lately,
+                    threshold, tenant, contract, 0.0, {**details, "clears_at": clears_at.isoformat()},
                 )
             )  # fmt: skip
     return found
+
+
+def _falls_below(threshold: float, minutes: Sequence[datetime], numbers: Sequence[int]) -> datetime:
+    """Return the minute without which the entries of the later ones are fewer than the threshold."""
+    for minute, rest in zip(reversed(minutes), accumulate(reversed(numbers)), strict=True):
+        if rest >= threshold:
+            return minute
+    return minutes[0]
 
 
 def _invalid_transitions(limits: AlarmLimits) -> Plan[list[Condition]]:
@@ -283,8 +306,8 @@ def _oldest_waiting(limits: AlarmLimits) -> Plan[list[Condition]]:
 def _examine(part: Part, kinds: Sequence[str], limits: AlarmLimits, registry: Registry) -> Plan[list[Condition]]:
     """Run a part of doctor with the thresholds of alarms; returns its findings of these kinds."""
     judged = Limits(
-        unserved_s=limits.unserved_s, behind_s=limits.behind_s, snapshot_s=limits.snapshot_s,
-        ranges_ahead=limits.ranges_ahead, lock_share=float("inf"),
+        unserved_s=limits.unserved_s, silent_s=limits.unserved_s, behind_s=limits.behind_s,
+        snapshot_s=limits.snapshot_s, ranges_ahead=limits.ranges_ahead, lock_share=float("inf"),
     )  # fmt: skip
     exam = Exam(judged, registry=registry)
 
@@ -294,8 +317,8 @@ def _examine(part: Part, kinds: Sequence[str], limits: AlarmLimits, registry: Re
 
     found: list[Finding] = yield Atomic(plan(), snapshot=True)
     thresholds = {
-        "no-worker": limits.unserved_s, "type-unknown": limits.unserved_s, "xmin-pinned": limits.snapshot_s,
-        "ranges-running-out": float(limits.ranges_ahead),
+        "no-worker": limits.unserved_s, "worker-silent": limits.unserved_s, "type-unknown": limits.unserved_s,
+        "xmin-pinned": limits.snapshot_s, "ranges-running-out": float(limits.ranges_ahead),
     }  # fmt: skip
     return [_condition(one, thresholds.get(one.code, limits.behind_s)) for one in found if one.code in kinds]
 

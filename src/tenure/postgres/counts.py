@@ -57,6 +57,7 @@ class Counts(EngineUser):
     async def stats(self, since_s: float = _HOUR, *, tenant: str | None = None) -> Stats:
         """The figures of the last `since_s` seconds, by minute up to six hours, else by hour; `tenant` None: of all."""
         unit = "minute" if since_s <= 6 * _HOUR else "hour"
+        await self._engine.refresh()  # the contracts tell which moves lead to dead letters
         counts = await self._read(unit, since_s, tenant, by_tenant=tenant is not None)
         slices = await self._engine.ask("read_count_slices", unit=unit, since_s=since_s, tenant=tenant)
         figures = (await self._figures())[0] if tenant is None else None

@@ -145,6 +145,7 @@ class DeadLetters(EngineUser):
         group: str | None = None,
         release: str | None = None,
         error: str | None = None,
+        worker: str | None = None,
         payload: Sequence[PayloadFilter] = (),
         older_s: float | None = None,
         younger_s: float | None = None,
@@ -167,7 +168,7 @@ class DeadLetters(EngineUser):
             "status": status, "contract": contract, "release": release,
             **filter_values(
                 type=type, queue=queue, tenant_id=tenant_id, older_s=older_s, younger_s=younger_s, reason=reason,
-                group=group, error=error, payload=payload,
+                group=group, error=error, payload=payload, worker=worker,
             ),
         }  # fmt: skip
         # What an index answers alone needs no more rows than the page, and one that tells whether there is another.

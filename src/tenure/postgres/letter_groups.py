@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from tenure.errors import Refused
 from tenure.jobs import validation
 from tenure.jobs.fingerprint import fingerprint, normalize
-from tenure.jobs.formats import ids_to_text
+from tenure.jobs.formats import ids_to_text, to_one_line
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.statement import Atomic, Plan, Row, statement
 
@@ -28,6 +28,9 @@ _BATCH: Final = 200
 #: The number of types, tenants and releases that a list shows for each cause.
 _PARTS: Final = 10
 _MAX_UNCOUNTED: Final = 10_000
+#: The workers of this many letters of a cause are counted, and this many workers are named.
+MANY_LETTERS: Final = 1_000
+_WORKERS: Final = 100
 
 
 class GroupPart(NamedTuple):
@@ -39,6 +42,15 @@ class GroupPart(NamedTuple):
     open: int
     first_seen: str
     last_seen: str
+
+
+class GroupWorker(NamedTuple):
+    """The dead letters of a cause whose jobs a worker held last."""
+
+    #: None: nobody held them.
+    worker: str | None
+    letters: int
+    open: int
 
 
 class LetterGroup(NamedTuple):
@@ -59,11 +71,27 @@ class LetterGroup(NamedTuple):
     message: str
     parts_json: str
     last_error_json: str | None
+    #: The workers that held the jobs of the newest letters last; None: they were not counted.
+    workers: Sequence[GroupWorker] | None = None
 
     @property
     def last_error(self) -> Any:
         """The failure of the example, with its traceback; None where it is no longer stored."""
         return None if self.last_error_json is None else json.loads(self.last_error_json)
+
+    @property
+    def example(self) -> str:
+        """The first line of the example's message, with its data; without them where it is no longer stored."""
+        error = self.last_error
+        found = _text(error.get("message")) if isinstance(error, dict) else None
+        return to_one_line((found or "").strip().partition("\n")[0]) or self.message
+
+    @property
+    def title(self) -> str:
+        """The cause in one line; where the messages of its letters differ, with the one of the example."""
+        code = f" [{self.code}]" if self.code else ""
+        between = ": " if self.example == self.message else ", as in: "
+        return f"{self.error_type}{code}{between}{self.example}"
 
     def parts(self, axis: str) -> list[GroupPart]:
         """The letters by `contract`, `type`, `tenant` or `release`, those with the most open ones first."""
@@ -83,7 +111,8 @@ class LetterGroup(NamedTuple):
             f"{axis}s": [part._asdict() for part in self.parts(axis)]
             for axis in ("contract", "type", "tenant", "release")
         }
-        return {**fields, **parts, "last_error": self.last_error}
+        workers = None if self.workers is None else [one._asdict() for one in self.workers]
+        return {**fields, **parts, "example": self.example, "workers": workers, "last_error": self.last_error}
 
 
 class LetterGroups(EngineUser):
@@ -108,16 +137,19 @@ class LetterGroups(EngineUser):
             "list_letter_groups", contract=contract, tenant=tenant_id, type=type, fingerprint=None, closed=closed,
             limit=validation.check_integer("limit", limit, 1, 1_000), parts=_PARTS,
         )  # fmt: skip
-        return [LetterGroup._make(row) for row in rows]
+        return [LetterGroup(*row) for row in rows]
 
     async def show(self, group: str, *, tenant_id: str | None = None) -> LetterGroup:
-        """Return a cause by its fingerprint; refuses an unknown one."""
+        """Return a cause by its fingerprint, with the workers of its newest letters; refuses an unknown one."""
         rows = await self._engine.ask(
             "list_letter_groups", contract=None, tenant=tenant_id, type=None, closed=True, limit=1, parts=1_000,
             fingerprint=validation.check_name("group", group),
         )  # fmt: skip
         for row in rows:
-            return LetterGroup._make(row)
+            which = {"fingerprint": group, "tenant": tenant_id, "bound": MANY_LETTERS, "limit": _WORKERS}
+            counts = await self._engine.ask("count_group_workers", **which)
+            workers = [GroupWorker(worker or None, letters, open_) for worker, letters, open_ in counts]
+            return LetterGroup(*row)._replace(workers=workers)
         raise Refused(
             None, f"there is no group {group} of dead letters. Next: tenure dlq groups", code="DLQ_GROUP_NOT_FOUND"
         )

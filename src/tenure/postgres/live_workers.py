@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from tenure.jobs.live_worker import LiveWorker, WorkerStatus
+from tenure.jobs.live_worker import LiveWorker, PastWorker, WorkerStatus
 from tenure.jobs.unserved import ServedTypes, UnservedType, explain_unserved
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.statement import Plan, statement
 
 #: At most this many queues are read, and this many jobs of each.
 MANY_QUEUES, _SAMPLE = 1_000, 1_000
+#: What is known of a worker that is gone is kept for this many seconds.
+_KEEP_S, _PAGE = 86_400.0, 1_000
 
 
 class Workers(EngineUser):
@@ -41,14 +43,20 @@ class Workers(EngineUser):
 
     async def why_unserved(self, contract: str, queue: str, job_type: str) -> str | None:
         """Return why no live worker takes such a job; None if one does."""
-        return await self._engine.run(lambda: why_unserved(contract, queue, job_type))
+        why, _ = await self._engine.run(lambda: why_unserved(contract, queue, job_type))
+        return why
 
     async def takers(self) -> list[ServedTypes]:
         """Return what each live worker takes."""
         return [ServedTypes._make(row) for row in await self._engine.ask("list_worker_filters")]
 
     async def forget(self) -> int:
-        """Delete the rows of dead workers: not seen for two minutes and without a lease; returns how many."""
+        """Delete the rows of dead workers: not seen for two minutes and without a lease; returns how many.
+
+        Workers that are gone for a day are forgotten.
+        """
+        while len(await self._engine.ask("delete_past_workers", keep_sec=_KEEP_S, limit=_PAGE)) == _PAGE:
+            pass
         return len(await self._engine.ask("delete_dead_workers"))
 
     async def list(self, limit: int = 1_000) -> list[WorkerStatus]:
@@ -56,10 +64,16 @@ class Workers(EngineUser):
         rows = await self._engine.ask("list_workers", limit=limit)
         return [WorkerStatus._make(row) for row in rows]
 
+    async def past(self, since_s: float = 3_600.0, *, name: str | None = None, limit: int = 50) -> Sequence[PastWorker]:
+        """Return workers that are gone since then, the last one first: those that stopped, and those that were lost."""
+        rows = await self._engine.ask("list_past_workers", since_s=since_s, name=name, limit=limit)
+        return [PastWorker._make(row) for row in rows]
 
-def why_unserved(contract: str, queue: str, job_type: str) -> Plan[str | None]:
-    """Return why no live worker takes such a job; None if one does."""
+
+def why_unserved(contract: str, queue: str, job_type: str) -> Plan[tuple[str | None, bool]]:
+    """Return why no live worker takes such a job, None if one does; and whether one takes others of the queue."""
     ((is_taken, takers, workers),) = yield statement(
         "check_type_is_taken", {"contract": contract, "queue": queue, "type": job_type}
     )
-    return None if is_taken else explain_unserved(contract, queue, job_type, takers, workers)
+    why = None if is_taken else explain_unserved(contract, queue, job_type, takers, workers)
+    return why, is_taken or bool(takers)

@@ -48,6 +48,12 @@ class JobDetails:
     created_by: str | None
     progress: Any
 
+    @property
+    def last_worker(self) -> str | None:
+        """Who claimed the job last; None: nobody has."""
+        claims = (event.actor for event in reversed(self.log) if event.hop and event.trigger in ("claim", "reclaim"))
+        return next(claims, None)
+
 
 @dataclass(frozen=True, slots=True)
 class RegisteredContract:
@@ -125,13 +131,13 @@ def _job_details(job_id: int, registry: Registry) -> Plan[JobDetails]:
     is_lost = job.lease_expires_at is not None and job.lease_expires_at < now
     is_left = contract.budget.executions(job.max_attempts, job.raises) > job.claims and job.cancel_requested_at is None
     waits = job.role in ("ready", "waiting") or (job.role != "done" and is_lost and is_left)
-    unserved = (yield from why_unserved(job.contract, job.queue, job.type)) if waits else None
+    unserved, has_worker = (yield from why_unserved(job.contract, job.queue, job.type)) if waits else (None, True)
     situation = Situation(
         last_heartbeat_at=beat, heartbeat_ms=beat_ms, compensating=compensating,
         ahead=ahead if ready else None, held=held if ready else None,
         letter=letter.summary() if letter else None,
         again=again or (letter.requeued_as if letter else None),
-        paused=QueuePause(*paused) if paused[0] else None, unserved=unserved,
+        paused=QueuePause(*paused) if paused[0] else None, unserved=unserved, has_worker=has_worker,
         quarantined_at=quarantined_at, quarantine_reason=quarantine_reason, expires_at=expires_at,
     )  # fmt: skip
     return JobDetails(

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
 from tenure.jobs.search import MAX_AGE_S, PayloadFilter
 from tenure.postgres.engine import EngineUser
-from tenure.postgres.ranges import group_by_range, list_ranges
+from tenure.postgres.ranges import group_by_range, list_ranges, read_by_range
 from tenure.postgres.statement import Plan, Row, array, statement
 
 #: One page reads at most this many rows of live jobs, and as many of finished jobs.
@@ -31,6 +31,13 @@ _RANGES = 200
 #: A page found by dead letters reads at most this many of their jobs, if more than the letters decide over them.
 _CANDIDATES = 1_000
 _HELD = frozenset({"leased", "active", "settling"})
+#: A count reads at most this many full pages, and this many that the scan bound ended.
+_FULL_PAGES, _STOPPED_PAGES = 10, 10
+#: What jobs are counted by, and its field.
+AXES: Final = {
+    "tenant": "tenant_id", "type": "type", "queue": "queue", "state": "state", "contract": "contract",
+    "worker": "worker",
+}  # fmt: skip
 
 
 class JobSummary(NamedTuple):
@@ -54,6 +61,10 @@ class JobSummary(NamedTuple):
     lease_owner: str | None
     lease_expires_at: datetime | None
     last_error_json: str | None
+    #: Seconds from the last claim to the end, or until now; None: it was not claimed, or waits.
+    ran_s: float | None = None
+    #: Who holds it, or held it last; of finished jobs only if the search was asked for it.
+    worker: str | None = None
 
     @property
     def last_error(self) -> Mapping[str, Any] | None:
@@ -90,6 +101,37 @@ class _Where:
     letters: bool = False
 
 
+class JobCount(NamedTuple):
+    """Jobs of one tenant, type, queue, state, contract or worker."""
+
+    #: None: of no worker.
+    value: str | None
+    jobs: int
+    #: When the first and the last of them were made.
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """How many jobs match, those with the most first."""
+
+    by: str
+    groups: list[JobCount]
+    #: Where the count goes on that stopped at its limit; None: all were counted.
+    next: str | None
+
+    @property
+    def total(self) -> int:
+        """How many jobs were counted."""
+        return sum(one.jobs for one in self.groups)
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as JSON shows them."""
+        groups = [one._asdict() for one in self.groups]
+        return {"by": self.by, "total": self.total, "complete": self.next is None, "next": self.next, "groups": groups}
+
+
 class JobSearch(EngineUser):
     """Lists and counts of jobs; part of the store."""
 
@@ -116,22 +158,28 @@ class JobSearch(EngineUser):
         reason: str | None = None,
         group: str | None = None,
         error: str | None = None,
+        worker: str | None = None,
         payload: Sequence[PayloadFilter] = (),
+        longer_s: float | None = None,
+        shorter_s: float | None = None,
         limit: int = 50,
         after: str | None = None,
+        with_workers: bool = False,
     ) -> Page:
         """Find jobs: live ones, then finished ones, newest first; `after` is the `next` of the page before.
 
         `reason` and `group` are those of a job's dead letter; `error` is a part of the type, code or message of its
-        last error; `payload` are paths in its payload, each with the text of the value there.
+        last error; `payload` are paths in its payload, each with the text of the value there. `worker` holds the job,
+        or has claimed it before it ended; `longer_s` and `shorter_s` compare the seconds since its last claim.
         """
         validation.check_integer("limit", limit, 1, MAX_PAGE)
         begin = Cursor.read(after)
         values = {
             "state": state, "contract": contract,
+            "longer_ms": _milliseconds("longer_s", longer_s), "shorter_ms": _milliseconds("shorter_s", shorter_s),
             **filter_values(
                 type=type, queue=queue, tenant_id=tenant_id, older_s=older_s, younger_s=younger_s, reason=reason,
-                group=group, error=error, payload=payload,
+                group=group, error=error, payload=payload, worker=worker,
             ),
         }  # fmt: skip
         where = await self._where(contract, state)
@@ -143,9 +191,36 @@ class JobSearch(EngineUser):
             if any(value is not None for value in values.values()):
                 scan = max(SCAN_DOCUMENTS, limit + 1) if reads_documents(values) else SCAN
             found, last = await self._engine.run(lambda: _search(values, begin, limit + 1, scan, where))
+        if with_workers:
+            found = await self._engine.run(lambda: _with_workers(found))
         if len(found) > limit:
             return Page(found[:limit], str(Cursor.of(found[limit - 1])), stopped=False)
         return Page(found, None if last is None else str(last), stopped=last is not None)
+
+    async def count(self, *, by: str = "state", after: str | None = None, **filters: Any) -> JobCounts:
+        """Count the jobs that `find` finds with these filters, by tenant, type, queue, state, contract or worker.
+
+        It stops after 10,000 jobs, or after some pages that were not full; `after` is the `next` of such a count.
+        """
+        if by not in AXES:
+            raise BadInput(f"jobs are counted by {', '.join(AXES)}, not by {by!r}")
+        found: dict[str | None, JobCount] = {}
+        counted: set[int] = set()  # a job that ended meanwhile is found again
+        full = stopped = 0
+        while full < _FULL_PAGES and stopped < _STOPPED_PAGES:
+            page = await self.find(**filters, limit=MAX_PAGE, after=after, with_workers=by == "worker")
+            for job in page.jobs:
+                if job.id in counted:
+                    continue
+                counted.add(job.id)
+                value = getattr(job, AXES[by])
+                known = found.get(value) or JobCount(value, 0, job.created_at, job.created_at)
+                first, last = min(known.first, job.created_at), max(known.last, job.created_at)
+                found[value] = JobCount(value, known.jobs + 1, first, last)
+            if (after := page.next) is None:
+                break
+            full, stopped = full + (not page.stopped), stopped + page.stopped
+        return JobCounts(by, sorted(found.values(), key=lambda one: (-one.jobs, one.value or "")), after)
 
     async def _where(self, contract: str | None, state: str | None) -> _Where:
         """Return where matching jobs can be, by what the contracts say of the state."""
@@ -181,26 +256,28 @@ def filter_values(
     group: str | None,
     error: str | None,
     payload: Sequence[PayloadFilter],
+    worker: str | None,
 ) -> dict[str, Any]:
     """Return filters as parameters of the statements that search; refuses values that no row can have."""
     names = (
         ("type", type), ("queue", queue), ("tenant_id", tenant_id), ("reason_code", reason), ("group", group),
-        ("error", error),
+        ("error", error), ("worker", worker),
     )  # fmt: skip
     for field, given in names:
         if given is not None:
             validation.check_name(field, given)
     return {
         "type": type, "queue": queue, "tenant": tenant_id, "reason": reason, "group": group, "error": error,
+        "worker": worker,
         "payload_paths": [array(path) for path, _ in payload] or None,
         "payload_values": [value for _, value in payload] or None,
-        "older_ms": _age("older_s", older_s), "younger_ms": _age("younger_s", younger_s),
+        "older_ms": _milliseconds("older_s", older_s), "younger_ms": _milliseconds("younger_s", younger_s),
     }  # fmt: skip
 
 
 def reads_documents(values: Mapping[str, Any]) -> bool:
     """Whether a search with these parameters reads more of a row than its columns of fixed width and names."""
-    return any(values[name] is not None for name in ("error", "payload_paths"))
+    return any(values[name] is not None for name in ("error", "payload_paths", "worker"))
 
 
 class Cursor(NamedTuple):
@@ -238,7 +315,9 @@ def _search(
     def look(name: str, scan: int, **bounds: Any) -> Plan[tuple[int, int]]:
         """Read at most `scan` rows; returns how many were read, and the lowest id."""
         rows: list[Row] = yield statement(name, {**values, **bounds, "limit": limit - len(found), "scan": scan})
-        found.extend(_summaries(rows))
+        # A job that ended between two statements is found by both.
+        known = {job.id for job in found}
+        found.extend(job for job in _summaries(rows) if job.id not in known)
         looked, lowest = rows[0][:2]
         return looked, lowest or 0
 
@@ -271,7 +350,8 @@ def _search_letters(
     values: Mapping[str, Any], begin: Cursor, limit: int
 ) -> Plan[tuple[list[JobSummary], Cursor | None]]:
     """Find jobs that have dead letters, by these; returns as `_search` does. Such jobs have ended."""
-    undecided = any(values[name] is not None for name in ("error", "payload_paths", "older_ms", "younger_ms"))
+    further = ("error", "payload_paths", "older_ms", "younger_ms", "worker", "longer_ms", "shorter_ms")
+    undecided = any(values[name] is not None for name in further)
     most, scan = (max(limit, _CANDIDATES) if undecided else limit), max(SCAN_DOCUMENTS, limit)
     after = begin.id if begin.finished else validation.MAX_ID
     rows = yield statement("find_jobs_of_letters", {**values, "after": after, "limit": most, "scan": scan})
@@ -279,9 +359,8 @@ def _search_letters(
     ids = [row[2] for row in rows if row[2] is not None]
     found: list[JobSummary] = []
     for group in reversed(list(group_by_range(ids))):
-        found += _summaries(
-            (yield statement("find_finished_by_id", {**values, "ids": group, "limit": limit - len(found)}))
-        )
+        bounds = {"low": min(group), "after": max(group) + 1, "limit": limit - len(found)}
+        found += _summaries((yield statement("find_finished_by_id", {**values, **bounds, "ids": group})))
         if len(found) >= limit:
             return found, None
     if len(ids) == most:
@@ -294,7 +373,15 @@ def _summaries(rows: Sequence[Row]) -> list[JobSummary]:
     return [JobSummary._make(row[2:]) for row in rows if row[2] is not None]
 
 
-def _age(field: str, seconds: float | None) -> int | None:
-    """Return an age in milliseconds; refuses an impossible one."""
+def _with_workers(jobs: Sequence[JobSummary]) -> Plan[list[JobSummary]]:
+    """Return jobs with who holds or held them: the log says it of those that nobody holds."""
+    workers = {job.id: job.lease_owner for job in jobs if job.lease_owner is not None}
+    unheld = [job.id for job in jobs if job.id not in workers and job.claims > 0]
+    workers |= dict((yield from read_by_range("read_last_workers", unheld))) if unheld else {}
+    return [job._replace(worker=workers.get(job.id)) for job in jobs]
+
+
+def _milliseconds(field: str, seconds: float | None) -> int | None:
+    """Return a span of time in milliseconds; refuses an impossible one."""
     age = validation.to_milliseconds(field, seconds)
     return None if age is None else validation.check_integer(f"{field} in milliseconds", age, 0, MAX_AGE_S * 1_000)

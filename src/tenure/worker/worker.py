@@ -170,7 +170,7 @@ class Worker:
         live_worker = LiveWorker(
             self.name, self.queues, tuple(contracts), tuple(self.tasks), self._application, __version__, host, pid,
             self._slots.concurrency, declares=tuple(task.type for task in self.tasks.values() if task.type is not None),
-            schedules=self._schedules,
+            schedules=self._schedules, release=self._release,
         )  # fmt: skip
         parts = SharedParts(
             source, live_worker, contracts, self.tasks, self._middleware, self._slots, self._heartbeats, self._release

@@ -13,7 +13,7 @@ from tenure.cli.command import Output, Store, call_store, command, table_output
 from tenure.cli.options import DatabaseUrl, JobId, Limit, OnlyContract, OnlyQueue, OnlyTenant, OnlyType, merge_filters
 from tenure.cli.output import card, document, job_summary, table, traceback
 from tenure.jobs.event import LogEntry
-from tenure.jobs.formats import describe_failure, format_duration, format_time, ids_to_text
+from tenure.jobs.formats import describe_failure, elapsed, format_duration, format_time, ids_to_text
 from tenure.jobs.search import parse
 from tenure.jobs.why import explain_job, explain_node, next_commands, next_commands_of_node
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tenure.postgres.read import JobDetails
     from tenure.postgres.search import JobSummary
 
-_HEAD = ("id", "state", "type", "queue", "tenant", "contract", "claims", "changed (UTC)", "held by", "last error")
+_HEAD = ("id", "state", "type", "queue", "tenant", "contract", "claims", "changed (UTC)", "ran", "worker", "last error")
 _Query = Annotated[str, typer.Argument(metavar="[QUERY]", help="A search, like 'state:dead type:mail.send age:>1h'.")]
 _State = Annotated[str | None, typer.Option("--state", help="Only this state, by its contract's name for it.")]
 _After = Annotated[
@@ -46,7 +46,7 @@ def list_(
     options = {"state": state, "type": type_, "queue": queue, "tenant": tenant, "contract": contract}
     used = {name: value for name, value in options.items() if value is not None}
     filters = merge_filters(search, used)
-    page = call_store(database_url, lambda store: store.find(**filters, limit=limit, after=after))
+    page = call_store(database_url, lambda store: store.find(**filters, limit=limit, after=after, with_workers=True))
     data = {"jobs": [job.fields() for job in page.jobs], "next": page.next, "stopped": page.stopped}
     if page.next is None:
         return table_output(data, _HEAD, map(_summary_row, page.jobs), "no job matches")
@@ -100,9 +100,24 @@ async def why(store: Store, job_id: JobId) -> Output:
 
 def _summary_row(job: JobSummary) -> tuple[Any, ...]:
     return (
-        job.id, job.state, job.type, job.queue, job.tenant_id, job.contract, job.claims, job.updated_at,
-        job.lease_owner, describe_failure(job.last_error) if job.last_error else None,
+        job.id, _state(job), job.type, job.queue, job.tenant_id, job.contract, job.claims, job.updated_at, _ran(job),
+        job.worker, describe_failure(job.last_error) if job.last_error else None,
     )  # fmt: skip
+
+
+def _state(job: JobSummary) -> str:
+    """The state, and when a job that waits for its time is due."""
+    if job.role not in ("ready", "waiting") or job.due_at is None or job.due_at <= job.updated_at:
+        return job.state
+    what = "retry" if job.last_error is not None else "due"
+    return f"{job.state}, {what} at {job.due_at:%H:%M:%S}"
+
+
+def _ran(job: JobSummary) -> str | None:
+    """How long the last run took, or takes already."""
+    if job.ran_s is None:
+        return None
+    return f"{format_duration(job.ran_s * 1_000)}{'' if job.role == 'done' else ' so far'}"
 
 
 def _card_rows(details: JobDetails) -> Iterator[tuple[str, str | None]]:
@@ -114,6 +129,12 @@ def _card_rows(details: JobDetails) -> Iterator[tuple[str, str | None]]:
         yield "held by", f"{job.lease_owner}, lease until {format_time(job.lease_expires_at, now)}"
         heartbeat = around.last_heartbeat_at
         yield "heartbeat", format_time(heartbeat, now) if heartbeat else "none yet"
+    elif details.last_worker is not None:
+        yield "last worker", details.last_worker
+    if job.started_at and job.finished_at:
+        yield "ran", f"{elapsed(job.started_at, job.finished_at)}, from its last claim to its end"
+    elif job.started_at and job.role in ("leased", "active"):
+        yield "ran", f"{elapsed(job.started_at, now)} so far"
     yield from (("decided", decision) for decision in _decisions(details))
     if job.cancel_requested_at:
         yield "asked to stop", format_time(job.cancel_requested_at, now)

@@ -13,8 +13,9 @@ async def queue_list(page: Page) -> dict[str, Any]:
 
 
 async def worker_list(page: Page) -> dict[str, Any]:
-    """The live workers, and other holders of jobs."""
-    return {"workers": (await page.get("/api/v1/workers"))["workers"]}
+    """The live workers, other holders of jobs, and workers that went in the last hour."""
+    found = await page.get("/api/v1/workers")
+    return {"workers": found["workers"], "gone": found["gone"]}
 
 
 async def schedule_list(page: Page) -> dict[str, Any]:

@@ -53,6 +53,9 @@ class WorkerInfo(RequestBody):
     version: Annotated[StrictStr, fields.text("version")] | None = optional(
         "The version of its software.", examples=["0.1.0"]
     )
+    release: Annotated[StrictStr, fields.text("release")] | None = optional(
+        "The version of its application.", examples=["2026.11.2"]
+    )
     host: _Host = optional("The machine that it runs on.", examples=["box-7"])
     pid: fields.SmallCount | None = optional("Its process id.", examples=[4711])
     slots: fields.SmallCount | None = optional("How many jobs it runs at the same time.", examples=[50])
@@ -228,7 +231,9 @@ async def claim_jobs(request: ApiRequest, body: Claim) -> dict[str, Any] | FastJ
 def _live_worker(body: Claim | WorkerHeartbeat, contracts: list[str]) -> LiveWorker:
     """A worker as it reports itself; refuses names that cannot be stored."""
     facts = {} if body.worker is None else body.worker.model_dump()
-    texts = {field: [facts[field]] for field in ("application", "version", "host") if facts.get(field) is not None}
+    texts = {
+        field: [facts[field]] for field in ("application", "version", "release", "host") if facts.get(field) is not None
+    }
     _check_names(worker=[body.worker_id], queue=body.queues, contract=contracts, type=body.types or (), **texts)
     types = None if body.types is None else tuple(sorted(set(body.types)))
     return LiveWorker(

@@ -114,6 +114,14 @@ class GroupPart(BaseModel):
     last_seen: datetime = described("When the last one was written.")
 
 
+class GroupWorker(BaseModel):
+    """The dead letters of a cause whose jobs a worker held last."""
+
+    worker: str | None = described("Its name; null: nobody held them.", examples=["w1"])
+    letters: int = described("How many of the newest ones.", examples=[17])
+    open: int = described("Those about which nothing is decided.", examples=[12])
+
+
 class Group(BaseModel):
     """The dead letters of one cause."""
 
@@ -129,10 +137,14 @@ class Group(BaseModel):
     error_type: str = described("The type of the error.", examples=["PermanentError"])
     code: str | None = described("The error's own code; null: none.")
     message: str = described("The example's message without its data.", examples=["no address for user <n>"])
+    example: str = described("The first line of the example's message.", examples=["no address for user 7"])
     contracts: list[GroupPart] = described("The counts by contract, the ten with the most open ones.")
     types: list[GroupPart] = described("The counts by job type, the ten with the most open ones.")
     tenants: list[GroupPart] = described("The counts by tenant, the ten with the most open ones.")
     releases: list[GroupPart] = described("The counts by release, the ten with the most open ones.")
+    workers: list[GroupWorker] | None = described(
+        "The workers that held the jobs of the newest 1,000 letters last; null: not counted, in a list."
+    )
     last_error: Any = described("The example's error, with its traceback.", examples=[{"type": "PermanentError"}])
 
 

@@ -94,13 +94,23 @@ class JobSearch(BaseModel):
     """The query of a list of jobs."""
 
     q: str = described(
-        "A search by state, type, queue, tenant, contract, reason, group, error, payload and age; empty: all.",
+        "A search by state, type, queue, tenant, contract, reason, group, error, worker, payload, age and run time.",
         default="",
         max_length=1_000,
         examples=["state:dead type:send age:>1h"],
     )
     limit: fields.Limit = 50
     cursor: str | None = optional("Where an earlier page ended: its `next`.", pattern=JOB_CURSOR)
+
+
+class CountQuery(BaseModel):
+    """The query of a count of jobs."""
+
+    q: str = described("A search, as for a list of jobs; empty: all.", default="", max_length=1_000)
+    by: Literal["tenant", "type", "queue", "state", "contract", "worker"] = described(
+        "What the jobs are counted by.", default="state"
+    )
+    cursor: str | None = optional("Where an earlier count stopped: its `next`.", pattern=JOB_CURSOR)
 
 
 class EventPage(BaseModel):
@@ -110,8 +120,8 @@ class EventPage(BaseModel):
     cursor: fields.Cursor = None
 
 
-class ListedJob(BaseModel):
-    """A job in a list."""
+class _Job(BaseModel):
+    """What a list shows of a job, and the job itself too."""
 
     id: fields.JobId
     contract: fields.ContractName
@@ -133,7 +143,16 @@ class ListedJob(BaseModel):
     last_error: dict[str, Any] | None = described("The last error, in short; null: none.")
 
 
-class Job(ListedJob):
+class ListedJob(_Job):
+    """A job in a list."""
+
+    ran_s: float | None = described(
+        "Seconds from its last claim to its end, or until now; null: it was not claimed, or waits.", examples=[1.5]
+    )
+    worker: str | None = described("Who holds it, or claimed it last.", examples=["w1"])
+
+
+class Job(_Job):
     """A job with everything in its row."""
 
     version: str = described("The version of the job's contract.", examples=["1"])
@@ -156,6 +175,7 @@ class Job(ListedJob):
     progress: Any = optional("The last progress of its holder; null: none.")
     dlq_id: fields.Id | None = optional("Its dead letter; null: none.")
     requeued_as: fields.Id | None = optional("The job that runs it again; null: none.")
+    worker: str | None = optional("Who claimed it last; null: nobody.", examples=["w1"])
     expires_at: datetime | None = optional("When it is cancelled unless it has begun; null: never, or it has begun.")
 
 
@@ -165,6 +185,25 @@ class JobPage(BaseModel):
     jobs: list[ListedJob] = described("The jobs of this page.")
     next: str | None = described("The cursor of the next page; null: this is the last page.", pattern=JOB_CURSOR)
     stopped: bool = described("Whether the search read its limit of rows before the page was full.")
+
+
+class JobCount(BaseModel):
+    """Jobs of one tenant, type, queue, state, contract or worker."""
+
+    value: str | None = described("The name; null: no worker had the job.", examples=["mail"])
+    jobs: int = described("How many jobs.", examples=[17])
+    first: datetime = described("When the first of them was made.")
+    last: datetime = described("When the last of them was made.")
+
+
+class JobCounts(BaseModel):
+    """How many jobs match, those with the most first."""
+
+    by: str = described("What they are counted by.", examples=["state"])
+    total: int = described("How many jobs were counted.", examples=[236])
+    complete: bool = described("Whether all were counted; false: the count stopped at its limit.")
+    next: str | None = described("The cursor with which the count goes on; null: all were counted.")
+    groups: list[JobCount] = described("The counts.")
 
 
 class JobEvent(BaseModel):
@@ -254,9 +293,19 @@ async def list_jobs(request: ApiRequest, query: JobSearch) -> dict[str, Any]:
     """
     search = filters_of(parse(query.q))
     search["tenant_id"] = request.caller.resolve_tenant(search["tenant_id"])
-    page = await request.calls.store.find(**search, limit=query.limit, after=query.cursor)
+    page = await request.calls.store.find(**search, limit=query.limit, after=query.cursor, with_workers=True)
     jobs = [job.fields() for job in page.jobs]
     return {"jobs": jobs, "next": page.next, "stopped": page.stopped}
+
+
+async def count_jobs(request: ApiRequest, query: CountQuery) -> dict[str, Any]:
+    """Count the jobs that match, by tenant, type, queue, state, contract or worker.
+
+    It stops after 10,000 jobs, or after some pages of a search that reads many rows for few matches.
+    """
+    search = filters_of(parse(query.q))
+    search["tenant_id"] = request.caller.resolve_tenant(search["tenant_id"])
+    return (await request.calls.store.count(**search, by=query.by, after=query.cursor)).to_json()
 
 
 async def show_job(request: ApiRequest) -> dict[str, Any]:
@@ -271,6 +320,7 @@ async def show_job(request: ApiRequest) -> dict[str, Any]:
         "progress": seen.progress,
         "dlq_id": None if seen.letter is None else str(seen.letter.id),
         "requeued_as": None if again is None else str(again),
+        "worker": seen.last_worker,
         "expires_at": seen.situation.expires_at,
     }
 

@@ -205,12 +205,32 @@ class Worker(BaseModel):
     started_at: datetime | None = described("When it was first seen.")
     last_seen_at: datetime | None = described("When it was last seen; null: it only holds jobs.")
     through: str | None = described("The dispatcher that it works through; null: none.")
+    release: str | None = described("The version of its application; null: it names none.", examples=["2026.11.2"])
+    silent_s: float | None = described("Seconds since it was last seen; null: it only holds jobs.")
+    silent: bool = described("Whether it has not been seen for 20 seconds: it died, or has no connection.")
+
+
+class PastWorker(BaseModel):
+    """A worker that is gone."""
+
+    worker_id: str = described("The worker's name.", examples=["w1"])
+    ending: Literal["stopped", "lost"] = described("It stopped, or it was not seen any more.")
+    started_at: datetime = described("When it was first seen.")
+    last_seen_at: datetime = described("When it was last seen.")
+    gone_at: datetime = described("When it stopped, or was taken from the list.")
+    busy: int = described("How many jobs it ran when it was last seen.")
+    host: str | None = described("The machine that it ran on.", examples=["box-7"])
+    pid: int | None = described("Its process id.", examples=[4711])
+    application: str | None = described("The application that it ran.", examples=["shop"])
+    release: str | None = described("The version of its application.", examples=["2026.11.2"])
+    queues: list[str] = described("The queues that it claimed from.", examples=[["mail"]])
 
 
 class WorkerList(BaseModel):
     """The live workers, and all other holders of jobs."""
 
     workers: list[Worker] = described("The workers, by name.")
+    gone: list[PastWorker] = described("Those that went in the last hour, the last one first; at most 50.")
 
 
 async def _operate(request: ApiRequest, operation: Callable[..., Awaitable[Any]], body: Any) -> Any:
@@ -301,4 +321,8 @@ async def resume_queue(request: ApiRequest, body: ResumeQueue) -> dict[str, Any]
 async def list_workers(request: ApiRequest) -> dict[str, Any]:
     """The live workers, busy or idle, and all other holders of jobs: what they claim and hold, and when last seen."""
     request.caller.require_all_tenants()
-    return {"workers": [worker._asdict() for worker in await request.calls.store.workers.list()]}
+    workers = request.calls.store.workers
+    return {
+        "workers": [worker.to_json() for worker in await workers.list()],
+        "gone": [worker._asdict() for worker in await workers.past()],
+    }

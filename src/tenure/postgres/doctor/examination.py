@@ -51,8 +51,8 @@ _FIRST: Final[tuple[Part, ...]] = (
 )  # fmt: skip
 _THEN: Final[tuple[Part, ...]] = (
     server.check_clock, schema.check_rights, schema.check_objects, schema.check_contracts, schema.check_ranges,
-    schema.check_hot_tables, server.check_blocked, work.check_workers, work.check_unserved, work.check_queues,
-    work.check_upkeep, work.check_alarms, work.check_other_work, work.check_outbox,
+    schema.check_hot_tables, server.check_blocked, work.check_workers, work.check_lost_workers, work.check_unserved,
+    work.check_queues, work.check_upkeep, work.check_alarms, work.check_other_work, work.check_outbox,
 )  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tenure.jobs.live_worker import SILENT_S
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -37,8 +39,11 @@ class Limits:
     #: Ranges that are made ahead; upkeep keeps four.
     ranges_ahead: int = 2
     #: Jobs that no worker takes, and work of upkeep that is not done.
-    unserved_s: float = 30.0
+    unserved_s: float = 10.0
     behind_s: float = 60.0
+    #: A worker writes its row every 5 seconds. Of those that were lost, the ones of the last hour.
+    silent_s: float = SILENT_S
+    lost_s: float = 3_600.0
     #: Upkeep looks for alarms every 15 seconds.
     alarm_round_s: float = 300.0
     #: A publisher refreshes its queues every minute.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from tenure.jobs.finding import Finding, finding
-from tenure.jobs.formats import format_duration
+from tenure.jobs.finding import FINDINGS, Finding, Severity, finding
+from tenure.jobs.formats import count_of, format_duration
 from tenure.jobs.unserved import UnservedType
-from tenure.jobs.why import resume_command
+from tenure.jobs.why import resume_command, worker_command
 from tenure.postgres.statement import Plan, statement
 
 if TYPE_CHECKING:
@@ -29,6 +29,23 @@ def check_workers(exam: Exam) -> Plan[list[Finding]]:
     text = f"live workers run {len(rows)} versions of Tenure: {named}"
     versions = {version: count for version, count, _ in rows}
     return [finding("versions-mixed", text, "finish the deployment: tenure workers list", versions=versions)]
+
+
+def check_lost_workers(exam: Exam) -> Plan[list[Finding]]:
+    """Workers that are not seen any more and did not stop."""
+    values = {"silent_s": exam.limits.silent_s, "since_s": exam.limits.lost_s, "limit": _MANY}
+    found: list[Finding] = []
+    for name, host, pid, queues, busy, _, silent_s, is_listed in (yield statement("doctor_lost_workers", values)):
+        where = f" on {host} pid {pid}" if host else ""
+        ran = f" It ran {count_of(busy, 'job')} then." if busy else ""
+        text = (
+            f"worker {name} of {', '.join(queues) or 'no queue'}{where} was last seen "
+            f"{format_duration(silent_s * 1_000)} ago and did not stop: it was killed, or has no connection.{ran}"
+        )
+        details = {"worker": name, "host": host, "pid": pid, "silent_s": silent_s, "busy": busy}
+        code = "worker-silent" if is_listed else "worker-lost"
+        found.append(finding(code, text, f"tenure workers show {shlex.quote(name)}", **details))
+    return found
 
 
 def check_unserved(exam: Exam) -> Plan[list[Finding]]:
@@ -53,8 +70,7 @@ def check_unserved(exam: Exam) -> Plan[list[Finding]]:
             next_ = "start a worker whose code has the task: tenure workers list; or tenure types list"
             found.append(finding("type-unknown", f"{one.sentence()}: {waits}", next_, **details))
         else:
-            next_ = f"tenure worker APP --queues {shlex.quote(one.queue)}"
-            found.append(finding("no-worker", f"{one.sentence()}: {waits}", next_, **details))
+            found.append(finding("no-worker", f"{one.sentence()}: {waits}", worker_command(one.queue), **details))
     return found
 
 
@@ -99,14 +115,22 @@ def check_upkeep(exam: Exam) -> Plan[list[Finding]]:
 
 def check_alarms(exam: Exam) -> Plan[list[Finding]]:
     """Whether upkeep looks for alarms, which hold now, and whether their sinks take notices."""
-    ((round_s, firing, sink, error, failing_s),) = yield statement("doctor_alarms", {})
+    ((round_s, sink, error, failing_s),) = yield statement("doctor_alarms", {})
     found: list[Finding] = []
     if round_s is not None and round_s >= exam.limits.alarm_round_s:
         text = f"upkeep looked for alarms {format_duration(round_s * 1_000)} ago, and looks every 15 s where it runs"
         next_ = "tenure upkeep, or tenure serve; where TENURE_ALARMS=off everywhere, this is expected"
         found.append(finding("upkeep-not-running", text, next_, age_s=round_s))
-    if firing:
-        found.append(finding("alarm-firing", f"{firing:,} alarms hold now", "tenure alarms list", alarms=firing))
+    # Alarms about what doctor examines itself are not told twice.
+    firing = yield statement("doctor_firing_alarms", {"known": list(FINDINGS), "limit": _MANY})
+    for kind, severity, summary, next_, age_s, is_muted, tenant, subject, _ in firing:
+        text = f"{kind} ({severity}{', muted' * is_muted}) for {format_duration(age_s * 1_000)}: {summary}"
+        details = {"kind": kind, "tenant_id": tenant or None, "subject": subject or None, "age_s": age_s}
+        worth: Severity | None = "note" if is_muted or severity == "P3" else None
+        found.append(finding("alarm-firing", text, next_, severity=worth, **details))
+    if firing and firing[0][-1] > len(firing):
+        text = f"{firing[0][-1] - len(firing):,} more alarms hold now"
+        found.append(finding("alarm-firing", text, "tenure alarms list"))
     if sink is not None:
         text = f"the {sink} does not take a notice since {format_duration(failing_s * 1_000)}: {error}"
         found.append(finding("alarm-not-sent", text, "correct the sink; tenure alarms test", sink=sink, error=error))

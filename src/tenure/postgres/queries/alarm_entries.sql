@@ -1,4 +1,4 @@
--- Count, for each tenant and contract, the jobs that entered these states lately, and how many did before, per window.
+-- Count, for each tenant and contract, the jobs that entered these states lately, and how many did before, per window; and by minute.
 with clock as materialized (
     select clock_timestamp() as t, :window_s::double precision * interval '1 second' as window
 ),
@@ -15,7 +15,9 @@ entry as materialized (
 )
 select contract, tenant_id, coalesce(sum(number) filter (where unit = 'minute'), 0)::bigint as lately,
        (coalesce(sum(number) filter (where unit = 'hour'), 0) * :window_s::double precision
-        / :before_s::double precision)::double precision as usual
+        / :before_s::double precision)::double precision as usual,
+       array_agg(start order by start) filter (where unit = 'minute') as minutes,
+       array_agg(number order by start) filter (where unit = 'minute') as numbers
 from entry
 group by contract, tenant_id
 having sum(number) filter (where unit = 'minute') > 0

@@ -1,6 +1,5 @@
--- Read when alarms were last looked for, how many hold now, and the oldest notice that could not be sent.
+-- Read when alarms were last looked for, and the oldest notice that could not be sent.
 select (select extract(epoch from clock_timestamp() - at)::double precision from tenure.alarm_round) as round_s,
-       (select count(*) from tenure.alarm where cleared_at is null and fired_at is not null) as firing,
        failing.sink, failing.error, extract(epoch from clock_timestamp() - failing.fired_at)::double precision as failing_s
 from (select) as one
 left join lateral (

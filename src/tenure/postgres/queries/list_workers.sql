@@ -7,7 +7,8 @@ with holder as materialized (
     group by lease_owner
 )
 select name, coalesce(held, 0), since, beat, expires, host, pid, version, application, queues, contracts, types, slots,
-       busy, worker.started_at, worker.last_seen_at, through
+       busy, worker.started_at, worker.last_seen_at, through,
+       release, extract(epoch from clock_timestamp() - worker.last_seen_at)::double precision as silent_s
 from tenure.live_worker as worker full join holder using (name)
 order by name
 limit :limit::bigint

@@ -41,7 +41,8 @@ page as materialized (
     where status = coalesce(:status::text, status) and contract = coalesce(:contract::text, contract)
       and tenant_id = coalesce(:tenant::text, tenant_id) and type = coalesce(:type::text, type)
       and queue = coalesce(:queue::text, queue) and reason_code = coalesce(:reason::text, reason_code)
-      and (:release::text is null or last_error ->> 'release' = :release::text)
+      and (:release::text is null or coalesce(nullif(last_error ->> 'release', ''), 'unknown') = :release::text)
+      and (:worker::text is null or last_owner = :worker::text)
       and created_at <= coalesce(statement_timestamp() - :older_ms::bigint * interval '1 ms', 'infinity')
       and created_at >= coalesce(statement_timestamp() - :younger_ms::bigint * interval '1 ms', '-infinity')
       and (:error::text is null or strpos(lower(concat_ws(
