@@ -370,7 +370,7 @@ def _search_letters(
 
 def _summaries(rows: Sequence[Row]) -> list[JobSummary]:
     """The jobs that a statement has found; each row begins with two figures about all that it read."""
-    return [JobSummary._make(row[2:]) for row in rows if row[2] is not None]
+    return [JobSummary(*row[2:]) for row in rows if row[2] is not None]
 
 
 def _with_workers(jobs: Sequence[JobSummary]) -> Plan[list[JobSummary]]:
