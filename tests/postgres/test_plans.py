@@ -206,7 +206,8 @@ SHORT_WAY = [name for name, contract in BUILT_IN.items() if BoundContract(contra
 
 @pytest.mark.parametrize(
     ("contract", "statement"),
-    [(name, one) for name in BUILT_IN for one in ("finish", "claim")] + [(name, "succeed") for name in SHORT_WAY],
+    [(name, one) for name in BUILT_IN for one in ("finish", "claim", "note_skip_locked")]
+    + [(name, "succeed") for name in SHORT_WAY],
 )
 async def test_what_moves_a_job_is_not_planned_anew_each_time(dsn: str, contract: str, statement: str) -> None:
     name = claim.claim_statement(BoundContract(BUILT_IN[contract]), None) if statement == "claim" else statement
@@ -215,6 +216,7 @@ async def test_what_moves_a_job_is_not_planned_anew_each_time(dsn: str, contract
             await store.enqueue(NewJob("t", contract=contract))
             (job,) = await store.claim(contract, worker="w", limit=50)
             await store.start(job.held)
+            await store.heartbeat(job.held)
             await (store.fail(job.held, PermanentError("no")) if statement == "finish" else store.succeed(job.held))
         async with store._engine._calls.pool.connection() as connection:
             cursor = await connection.execute(
