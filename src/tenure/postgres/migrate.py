@@ -306,7 +306,9 @@ def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     live, done, letters = {}, {}, {}
     for name, known in words.items():
         done[name] = _in("state", known["state"])
-        born = [f"{_in('role', [role])} and {_in('state', known[role])}" for role in ("ready", "waiting") if known[role]]
+        born = [
+            f"{_in('role', [role])} and {_in('state', known[role])}" for role in ("ready", "waiting") if known[role]
+        ]
         # Every hop has a log row, so a job without one is in its initial state.
         live[name] = f"{done[name]} and ((value).seq > 0 or {' or '.join(born)})"
         letters[name] = " and ".join(_in(fact, known[fact]) for fact in ("reason_code", "stage") if known[fact])
