@@ -37,7 +37,8 @@ def variants() -> Mapping[str, tuple[str, frozenset[str]]]:
         found[f"claimable{suffix}"] = ("claimable", frozenset({tenant}))
     callers, reclaims = {"alone": "", "shared": "_shared"}, {"plain": "", "reclaiming": "_reclaiming"}
     for (caller, one), (reclaim, two), (tenant, three) in product(callers.items(), reclaims.items(), _TENANTS.items()):
-        found[f"claim{one}{two}{three}"] = ("claim", frozenset({caller, reclaim, tenant}))
+        found[f"claim{one}{two}{three}"] = ("claim", frozenset({caller, reclaim, tenant, "any_path"}))
+    found["claim_plain"] = ("claim_plain", frozenset({"alone", "plain", "any_tenant", "one_path"}))
     return found
 
 
