@@ -32,7 +32,11 @@ def variants() -> Mapping[str, tuple[str, frozenset[str]]]:
     for name, words in {**families, "claim_by_id": set[str](), "note": set[str]()}.items():
         for lock, suffix in _LOCKS.items():
             found[name + suffix] = (name, frozenset({*words, lock}))
-    found |= {"succeed": ("succeed", frozenset({"outside"})), "succeed_in_flow": ("succeed", frozenset({"in_flow"}))}
+    for name, template, word in (
+        ("succeed", "succeed", "outside"), ("succeed_in_flow", "succeed", "in_flow"),
+        ("succeed_in_one_pass", "succeed_in_one_pass", "outside"),
+    ):
+        found[name] = (template, frozenset({word}))
     for tenant, suffix in _TENANTS.items():
         found[f"claimable{suffix}"] = ("claimable", frozenset({tenant}))
     callers, reclaims = {"alone": "", "shared": "_shared"}, {"plain": "", "reclaiming": "_reclaiming"}
