@@ -33,7 +33,8 @@ def variants() -> Mapping[str, tuple[str, frozenset[str]]]:
         for lock, suffix in _LOCKS.items():
             found[name + suffix] = (name, frozenset({*words, lock}))
     for name, template, word in (
-        ("succeed", "succeed", "outside"), ("succeed_in_flow", "succeed", "in_flow"),
+        ("succeed", "succeed", "outside"),
+        ("succeed_in_flow", "succeed", "in_flow"),
         ("succeed_in_one_pass", "succeed_in_one_pass", "outside"),
     ):
         found[name] = (template, frozenset({word}))

@@ -56,7 +56,7 @@ def test_what_ran_out_during_the_wait_for_a_row_is_not_revived_by_the_short_way(
     assert (strict.db.fingerprint(held[1].id) == before) is (late is StaleLease)
 
 
-# ------------------------------------------------------------------- where a lease is valid until it is taken, in one pass
+# ------------------------------------------------------- where a lease is valid until it is taken: in one pass
 
 #: What another transaction does to the row while a success waits for it, and whether the success is refused then.
 MEANWHILE = {

@@ -116,7 +116,7 @@ class BoundContract:
         self.lost = json.dumps(dict(lease.error), ensure_ascii=False)
         #: The parameters of succeed.sql if success is one plain hop to the end: then it need not go through the gate.
         self.success = self._plain_end("succeed")
-        #: The parameters of claim_plain.sql if a claim has one path, in place of claim.sql's list of paths.
+        #: The parameters of claim_plain.sql if a claim has one path; claim.sql has a list of paths instead.
         self.plain_claim = self._plain_claim()
         #: Whether its last successes were of jobs of flows: then these are tried first.
         self.flows_first = False
@@ -143,7 +143,7 @@ class BoundContract:
         if len(path.sources) != 1 or path.choice is not None:
             return None
         return {
-            **self.claim, "trigger": path.trigger, "source": path.sources[0], "state": path.end.state, "role": path.end.role,
+            "trigger": path.trigger, "source": path.sources[0], "state": path.end.state, "role": path.end.role,
             "bump": int(path.trigger in self.contract.counter.on),
         }  # fmt: skip
 

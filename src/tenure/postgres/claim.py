@@ -27,7 +27,6 @@ from tenure.postgres.quarantine import claim_skipping_unloggable, tenant_suffix
 from tenure.postgres.statement import Atomic, Plan, Row, statement
 from tenure.postgres.upkeep_verbs import cancel_expired, reap_plan
 
-
 #: The short statement for one caller, where `BoundContract.plain_claim` has its parameters.
 PLAIN = "claim_plain"
 
@@ -268,7 +267,7 @@ def claim_plan(
 
 
 def _claim(bound: BoundContract, values: Mapping[str, Any], *, shared: bool) -> Plan[list[Row]]:
-    """Claim by the short statement where it applies; where it takes no job although there may be some, by the whole one."""
+    """Claim by the short statement where it applies; where it leaves jobs that may be due, by the whole one."""
     if bound.plain_claim is not None and not shared and values["tenant"] is None:
         rows = yield from claim_skipping_unloggable(bound, PLAIN, {**values, **bound.plain_claim})
         if not rows or rows[0][0] is not None:
@@ -296,7 +295,7 @@ def lanes(versions: Sequence[BoundContract], queues: Sequence[str], types: Seque
 
 
 def claim_statement(bound: BoundContract, tenant: str | None, *, shared: bool = False) -> str:
-    """The variant of the whole claim: for one caller or several, reclaiming or not, by the index of named tenants or not."""
+    """The variant of claim.sql: for one caller or several, reclaiming or not, by the index of named tenants or not."""
     return f"claim{'_shared' * shared}{'_reclaiming' * bound.reclaims}{tenant_suffix(tenant)}"
 
 

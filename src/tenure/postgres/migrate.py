@@ -293,7 +293,7 @@ def _execute(connection: psycopg.Connection[Any], statements: Iterable[str]) -> 
 
 
 def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return table → the condition on its rows: known states, jobs that begin in the initial state, declared reasons."""
+    """Return table → the condition on its rows: known states, a job's first state, declared reasons."""
     words: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for declared in declarations:
         known = words[declared["name"]]
