@@ -255,13 +255,19 @@ async def test_the_short_way_refuses_nothing_by_itself(store: Store, db: Harness
     assert db.fingerprint(job.id) == before
 
 
+@pytest.mark.parametrize(
+    ("node", "statements"),
+    [(None, ["succeed_in_one_pass"]), (10**9, ["succeed_in_one_pass", "succeed_in_flow"])],
+    ids=["alone", "in a flow"],
+)
 async def test_holders_that_are_late_but_have_forfeited_nothing_need_no_gate(
-    store: Store, db: Harness, asked: list[str]
+    store: Store, db: Harness, asked: list[str], node: int | None, statements: list[str]
 ) -> None:
     held = await prepared(store, db, "standard", ["lease ran out", "fresh", "beats missed"])
+    db.sql("update tenure.job set flow_node = %s", node)
     asked.clear()
     assert all(type(one) is Moved for one in await store.report("succeed", calls(held)))
-    assert asked == ["succeed_in_one_pass"]
+    assert asked == statements
 
 
 async def test_each_job_of_a_batch_gets_its_own_result(store: Store, db: Harness) -> None:

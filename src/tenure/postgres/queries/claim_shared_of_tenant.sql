@@ -156,8 +156,8 @@ picked as materialized (
 ),
 moved as (
     update tenure.job
-    set state = picked.state, role = picked.role, counter = job.counter + picked.bump, claims = job.claims + 1,
-        seq = job.seq + 1, updated_at = picked.ts, started_at = picked.ts,
+    set state = picked.state, role = picked.role, counter = job.counter + picked.bump,
+        claims = job.claims + 1, seq = job.seq + 1, updated_at = picked.ts, started_at = picked.ts,
         first_started_at = coalesce(job.first_started_at, picked.ts),
         lease_token = picked.key, lease_owner = picked.owner,
         lease_expires_at = picked.t + coalesce(:lease_ms::integer, (picked.numbers ->> 0)::integer, :default_lease_ms::integer)
