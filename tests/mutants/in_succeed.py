@@ -198,7 +198,7 @@ MUTANTS = (
         _ONE_PASS,
         "tenure.is_holder(job.claims, job.lease_token, call.claims, call.token)",
         "job.claims = call.claims",
-        (f"{_STATES}[standard]", f"{_WAITED}[taken back]"),
+        (f"{_STATES}[standard]",),
     ),
     Mutant(
         "one-pass-of-an-earlier-claim",

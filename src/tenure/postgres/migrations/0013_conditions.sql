@@ -21,6 +21,7 @@ create type tenure.job_facts as (
     due_at   timestamptz
 );
 create domain tenure.valid_job as tenure.job_facts
+    -- squawk-ignore ban-create-domain-with-constraint
     constraint job_priority_check check ((value).priority between 0 and 9)
     constraint job_role_check check ((value).role in ('ready', 'waiting', 'leased', 'active', 'settling'));
 
@@ -30,6 +31,7 @@ create type tenure.finished_job_facts as (
     role     text
 );
 create domain tenure.valid_finished_job as tenure.finished_job_facts
+    -- squawk-ignore ban-create-domain-with-constraint
     constraint job_done_role_check check ((value).role = 'done');
 
 create type tenure.letter_facts as (
@@ -44,11 +46,14 @@ create domain tenure.valid_letter as tenure.letter_facts;
 alter table tenure.job
     add constraint job_valid
         check (not (row(contract, state, role, seq, priority, due_at)::tenure.valid_job is null)) not valid,
+    -- squawk-ignore ban-drop-constraint
     drop constraint job_priority_check,
+    -- squawk-ignore ban-drop-constraint
     drop constraint job_role_check;
 alter table tenure.job_done
     add constraint job_done_valid
         check (not (row(contract, state, role)::tenure.valid_finished_job is null)) not valid,
+    -- squawk-ignore ban-drop-constraint
     drop constraint job_done_role_check;
 alter table tenure.dead_letter
     add constraint dead_letter_valid
