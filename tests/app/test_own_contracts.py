@@ -164,7 +164,7 @@ def bare(dsn: str, db: Harness) -> str:
     """A database that knows the contract, whose views and CHECK were lost."""
     register(dsn, SECOND)
     db.sql("drop view tenure_purchase.jobs")
-    db.sql("alter table tenure.job drop constraint job_state")
+    db.sql("alter domain tenure.valid_job drop constraint job_state")
     return dsn
 
 

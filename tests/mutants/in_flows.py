@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant(
         "end-of-a-node-not-recorded",
         "The short way ends the job of a node, and its flow is never advanced",
-        _QUERIES + "templates/succeed.template",
+        "postgres/queries/templates/succeed_tail.part",
         "    --in_flow: where flow_id is not null\n",
         "    --in_flow: where flow_id is null\n",
         (f"{_FLOWS}a_chain_runs_in_its_order",),

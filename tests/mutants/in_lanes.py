@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _LANES = "postgres/migrations/0001_schema.sql"
 _CLAIM = "postgres/queries/templates/claim.template"
+_PLAIN = "postgres/queries/templates/claim_plain.template"
 _FETCH = "worker/claim_loop.py"
 _ORDER = "postgres/test_claims_by_type.py::test_the_order_among_known_types_is_priority_then_due_time_then_id"
 
@@ -97,8 +98,8 @@ MUTANTS = (
         "unreadable-due-time-stored",
         "A due time that clients cannot read is stored, and fails every claim that meets it",
         "postgres/migrate.py",
-        "\"and due_at >= '0001-01-02 00:00+00' and due_at < '9999-12-31 00:00+00'\"",
-        "\"and (due_at is null or due_at <= 'infinity')\"",
+        "\"and (value).due_at >= '0001-01-02 00:00+00' and (value).due_at < '9999-12-31 00:00+00'\"",
+        "\"and ((value).due_at is null or (value).due_at <= 'infinity')\"",
         ("postgres/test_unloggable.py::test_a_due_time_that_no_client_can_read_is_refused[-infinity]",),
     ),
     Mutant(
@@ -194,5 +195,64 @@ MUTANTS = (
             "postgres/test_unloggable.py::"
             "test_a_batch_with_a_job_that_cannot_be_logged_refuses_that_job_alone[fail-standard]",
         ),
+    ),
+    Mutant(
+        "short-claim-out-of-order",
+        "The short claim gives jobs of one priority lane by lane",
+        _PLAIN,
+        "        order by part, due, id -- the lanes of one priority were read one after the other\n",
+        "",
+        (_ORDER,),
+    ),
+    Mutant(
+        "short-claim-content-with-less",
+        "The short claim keeps what other claims left, and does not look for more",
+        _PLAIN,
+        "            or (select count(*) < (select :limit::bigint) and not bool_or(counted) from lane))",
+        "            or true)",
+        ("postgres/test_claims_by_type.py::test_what_others_have_locked_is_made_up_for_by_what_is_free",),
+    ),
+    Mutant(
+        "no-whole-claim-after-the-short-one",
+        "What the short claim leaves is not claimed",
+        "postgres/claim.py",
+        "        if not rows or rows[0][0] is not None:\n            return rows\n",
+        "        return [] if rows and rows[0][0] is None else rows\n",
+        (
+            "postgres/test_claims_by_type.py::test_what_others_have_locked_is_made_up_for_by_what_is_free",
+            "postgres/test_heavy_claims.py::test_a_claim_of_large_payloads_ends_at_sixteen_mebibytes",
+        ),
+    ),
+    Mutant(
+        "short-claim-too-heavy",
+        "The short claim answers payloads of any size",
+        _PLAIN,
+        "then size else 16 * size end) < (select :heaviest::bigint)",
+        "then size else 16 * size end) >= 0",
+        ("postgres/test_heavy_claims.py::test_a_claim_of_large_payloads_ends_at_sixteen_mebibytes",),
+    ),
+    Mutant(
+        "short-claim-of-any-number-of-ranges",
+        "The short claim takes jobs of any number of id ranges",
+        _PLAIN,
+        "       and max(unit) - min(unit) < 8\n",
+        "",
+        ("postgres/test_many_ranges.py::test_whole_lives_upkeep_lists_and_the_audit_lock_a_few_partitions[60-ranges]",),
+    ),
+    Mutant(
+        "short-claim-of-expired-jobs",
+        "The short claim hands out jobs that have expired",
+        _PLAIN,
+        "        where not is_expired and exists (select from new_key)",
+        "        where exists (select from new_key)",
+        ("postgres/test_expiring_jobs.py::test_a_claim_takes_what_is_due_from_between_expired_jobs",),
+    ),
+    Mutant(
+        "short-claim-not-repeatable",
+        "A second short claim with a key takes more jobs",
+        _PLAIN,
+        "        where not is_expired and exists (select from new_key)",
+        "        where not is_expired",
+        ("postgres/test_claim_keys.py::test_a_repeated_claim_takes_no_other_job[standard]",),
     ),
 )

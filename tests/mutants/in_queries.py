@@ -11,7 +11,7 @@ MUTANTS = (
     Mutant(
         "attempt-not-spent",
         "A claim is not counted",
-        _CLAIM,
+        "postgres/queries/templates/claim_move.part",
         "claims = job.claims + 1,",
         "claims = job.claims,",
         (
@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         "attempt-spent-twice",
         "A claim counts two attempts",
-        _CLAIM,
+        "postgres/queries/templates/claim_move.part",
         "counter = job.counter + picked.bump,",
         "counter = job.counter + 2 * picked.bump,",
         ("contracts/test_phase27_claim.py::test_attempt_is_the_number_of_successful_claims",),
@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "due-a-moment-late",
         "`<` for `<=`: a job is not due at the very moment at which it is",
-        _CLAIM,
+        "postgres/queries/templates/claim_lanes.part",
         "<= clock.t\n          and coalesce(due_at, '-infinity') >= lane.since"
         "\n          and (lease_expires_at is null or tenure.lease_expired(lease_expires_at, clock.t))"
         "\n          --any_tenant: and (wanted.tenant is null or tenant_id = wanted.tenant)"
@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         "paused-queue-claimed",
         "A paused queue is claimed from",
-        _CLAIM,
+        "postgres/queries/templates/claim_wanted.part",
         "tenure.queue where paused_at is not null",
         "tenure.queue where paused_at is null",
         ("postgres/test_queues.py::test_a_paused_queue_is_not_claimed_from_until_it_is_resumed",),
@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         "claim-waits-for-a-row",
         "A claim waits for a job that another claimer is taking",
-        _CLAIM,
+        "postgres/queries/templates/claim_lanes.part",
         "        limit lane.take\n        for update skip locked\n",
         "        limit lane.take\n        for update\n",
         ("races/test_waits.py::test_verbs_that_find_their_jobs_skip_a_locked_row_without_waiting",),
@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         "claim-logs-nothing",
         "A claim of a job that was claimed before writes no log row",
-        _CLAIM,
+        "postgres/queries/templates/claim_move.part",
         "    from moved\n),\n-- A claim counts",
         "    from moved\n    where claims = 1\n),\n-- A claim counts",
         ("contracts/test_phase27_claim.py::test_a_reclaim_is_a_claim_and_not_a_failure",),
@@ -367,12 +367,20 @@ MUTANTS = (
     Mutant(
         "repeat-between-rows-and-key",
         "A repeated claim does not wait for its twin that has locked its rows and not yet inserted the key",
-        "postgres/queries/templates/claim.template",
+        "postgres/queries/templates/claim_wanted.part",
         "    --alone: from pg_advisory_xact_lock(hashtextextended((:claim_key::uuid)::text, 0))\n",
         "",
         (
             "races/test_repeats_at_once.py::"
             "test_repeat_of_a_claim_that_has_its_rows_but_not_yet_its_key_gets_the_same_jobs",
         ),
+    ),
+    Mutant(
+        "heartbeat-planned-anew",
+        "A heartbeat for any number of jobs looks so dear that PostgreSQL plans each one anew",
+        "postgres/queries/templates/note.template",
+        "        limit (select :size::bigint) -- all",
+        "        -- all",
+        ("postgres/test_plans.py::test_what_moves_a_job_is_not_planned_anew_each_time[standard-note_skip_locked]",),
     ),
 )

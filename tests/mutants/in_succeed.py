@@ -5,12 +5,14 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _SUCCEED = "postgres/queries/succeed.sql"
+_ONE_PASS = "postgres/queries/succeed_in_one_pass.sql"
 _INTAKE = "jobs/validation.py"
 _STATES = "postgres/test_short_way.py::test_of_every_state_the_short_way_says_and_does_what_the_gate_does"
 _DURING = (
     "postgres/test_short_way_waits.py::test_what_ran_out_during_the_wait_for_a_row_is_not_revived_by_the_short_way"
 )
 _DIFFERS = "postgres/test_enqueue_alike.py::test_a_job_that_differs_in_anything_else_is_made_as_it_was_asked_for"
+_WAITED = "postgres/test_short_way_waits.py::test_a_success_in_one_pass_decides_by_the_row_that_it_waited_for"
 _BEATS = """
           or tenure.heartbeats_missed(
               held.last_heartbeat_at, coalesce(held.heartbeat_ms, :heartbeat_ms::integer), :missed::integer, t)"""
@@ -22,7 +24,7 @@ MUTANTS = (
         _SUCCEED,
         "tenure.is_holder(job.claims, job.lease_token, call.claims, call.token)",
         "job.claims = call.claims",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "success-of-an-earlier-claim",
@@ -30,7 +32,7 @@ MUTANTS = (
         _SUCCEED,
         "tenure.is_holder(job.claims, job.lease_token, call.claims, call.token)",
         "job.lease_token = call.token",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "success-after-forfeit",
@@ -59,10 +61,10 @@ MUTANTS = (
     Mutant(
         "short-way-for-the-late-everywhere",
         "The short way leaves late holders to the gate although expiry forfeits nothing",
-        _SUCCEED,
+        "postgres/queries/succeed_in_flow.sql",
         "and not (:forfeits::boolean and (",
         "and not ((",
-        ("postgres/test_short_way.py::test_holders_that_are_late_but_have_forfeited_nothing_need_no_gate",),
+        ("postgres/test_short_way.py::test_holders_that_are_late_but_have_forfeited_nothing_need_no_gate[in a flow]",),
     ),
     Mutant(
         "short-way-while-undoing",
@@ -70,7 +72,7 @@ MUTANTS = (
         _SUCCEED,
         "pending is null and ",
         "",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "short-way-with-effects",
@@ -78,7 +80,7 @@ MUTANTS = (
         _SUCCEED,
         " and undoable is null",
         "",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "success-from-anywhere",
@@ -86,7 +88,7 @@ MUTANTS = (
         _SUCCEED,
         " and state = any (:path_source::text[])",
         "",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "success-under-any-version",
@@ -94,7 +96,7 @@ MUTANTS = (
         _SUCCEED,
         "contract = :contract::text and version = :version::text and state",
         "contract = :contract::text and state",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "success-under-any-contract",
@@ -102,7 +104,7 @@ MUTANTS = (
         _SUCCEED,
         "contract = :contract::text and version = :version::text and state",
         "version = :version::text and state",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "success-by-an-old-clock",
@@ -126,7 +128,7 @@ MUTANTS = (
         _SUCCEED,
         "    from deleted\n),\ntallied",
         "    from deleted\n    where false\n),\ntallied",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "success-logged-back-in-time",
@@ -134,7 +136,7 @@ MUTANTS = (
         _SUCCEED,
         "greatest(t, held.updated_at + interval '1 microsecond') as ts",
         "t as ts",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "result-lost",
@@ -142,7 +144,7 @@ MUTANTS = (
         _SUCCEED,
         "last_error, given, progress",
         "last_error, null::jsonb, progress",
-        (f"{_STATES}[standard]",),
+        (f"{_STATES}[strict]",),
     ),
     Mutant(
         "results-mixed-up",
@@ -155,7 +157,7 @@ MUTANTS = (
     Mutant(
         "mark-passed-by",
         "`>` for `>=`: what is due at the very moment of the mark is not looked at",
-        "postgres/queries/templates/claim.template",
+        "postgres/queries/templates/claim_lanes.part",
         "coalesce(due_at, '-infinity') >= lane.since"
         "\n          and (lease_expires_at is null or tenure.lease_expired(lease_expires_at, clock.t))"
         "\n          --any_tenant: and (wanted.tenant is null or tenant_id = wanted.tenant)"
@@ -189,5 +191,53 @@ MUTANTS = (
         " and job.key is None",
         "",
         (f"{_DIFFERS}[0-key]",),
+    ),
+    Mutant(
+        "one-pass-by-any-token",
+        "A success in one pass does not look at the holder's token",
+        _ONE_PASS,
+        "tenure.is_holder(job.claims, job.lease_token, call.claims, call.token)",
+        "job.claims = call.claims",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "one-pass-of-an-earlier-claim",
+        "A success in one pass does not look at the claim's number",
+        _ONE_PASS,
+        "tenure.is_holder(job.claims, job.lease_token, call.claims, call.token)",
+        "job.lease_token = call.token",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "one-pass-in-any-state",
+        "A success in one pass ends a job in any state",
+        _ONE_PASS,
+        " and job.state = any (:path_source::text[])",
+        "",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "one-pass-with-effects-to-undo",
+        "A success in one pass ends a job whose effects are being undone",
+        _ONE_PASS,
+        "job.pending is null and job.undoable is null",
+        "true",
+        (f"{_STATES}[standard]",),
+    ),
+    Mutant(
+        "one-pass-dated-before-the-wait",
+        "A success in one pass reads the clock before it waits for the row",
+        _ONE_PASS,
+        "greatest(clock_timestamp(), job.updated_at",
+        "greatest((select clock_timestamp()), job.updated_at",
+        (f"{_WAITED}[nothing]",),
+    ),
+    Mutant(
+        "one-pass-where-time-decides",
+        "A success whose lease may have run out is decided without a lock",
+        "postgres/move.py",
+        'return "succeed" if forfeits else "succeed_in_one_pass"',
+        'return "succeed_in_one_pass"',
+        (f"{_STATES}[strict]", f"{_DURING}[lease-over]"),
     ),
 )

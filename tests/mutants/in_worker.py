@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "claim-without-a-reason",
         "A claim's log row has no reason",
-        "postgres/queries/templates/claim.template",
+        "postgres/queries/templates/claim_move.part",
         "case when event_type is not null then trigger end, event_type,",
         "null, event_type,",
         (_STORED,),

@@ -15,7 +15,7 @@ MUTANTS = (
     Mutant(
         "stored-options-over-the-claimers",
         "A claim takes the stored options, whatever its caller declares",
-        _CLAIM,
+        "postgres/queries/templates/claim_wanted.part",
         "select coalesce(:options::jsonb, (",
         "select coalesce(nullif(:options::jsonb, :options::jsonb), (",
         (
@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "contracts-heartbeat-not-on-the-row",
         "A claim writes a heartbeat only where the type has its own",
-        _CLAIM,
+        "postgres/queries/templates/claim_move.part",
         "heartbeat_ms = coalesce((picked.numbers ->> 1)::integer, :heartbeat_ms::integer),",
         "heartbeat_ms = coalesce((picked.numbers ->> 1)::integer, null),",
         (_CLAIMS + "test_another_process_judges_a_job_by_the_numbers_of_its_claim",),
@@ -50,7 +50,7 @@ MUTANTS = (
     Mutant(
         "end-not-on-the-row",
         "A claim does not write where its claimer wants a job to end whose budget is spent",
-        "postgres/queries/templates/claim.template",
+        "postgres/queries/templates/claim_move.part",
         "        on_exhausted = picked.numbers ->> 5,\n",
         "",
         (
@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "no-wish-is-the-stored-one",
         "A claimer that declares options of its own gets the stored ones",
-        "postgres/queries/templates/claim.template",
+        "postgres/queries/templates/claim_wanted.part",
         "select coalesce(:options::jsonb, (",
         "select coalesce(null::jsonb, (",
         (_CLAIMS + "test_a_claimers_own_end_wins_over_the_stored_one",),

@@ -32,14 +32,22 @@ def variants() -> Mapping[str, tuple[str, frozenset[str]]]:
     for name, words in {**families, "claim_by_id": set[str](), "note": set[str]()}.items():
         for lock, suffix in _LOCKS.items():
             found[name + suffix] = (name, frozenset({*words, lock}))
-    found |= {"succeed": ("succeed", frozenset({"outside"})), "succeed_in_flow": ("succeed", frozenset({"in_flow"}))}
-    for name, word in (("live", "live"), ("held", "held"), ("finished", "finished"), ("finished_by_id", "named")):
-        found[f"find_{name}"] = ("find", frozenset({word}))
+    for name, template, word in (
+        ("succeed", "succeed", "outside"),
+        ("succeed_in_flow", "succeed", "in_flow"),
+        ("succeed_in_one_pass", "succeed_in_one_pass", "outside"),
+        ("find_live", "find", "live"),
+        ("find_held", "find", "held"),
+        ("find_finished", "find", "finished"),
+        ("find_finished_by_id", "find", "named"),
+    ):
+        found[name] = (template, frozenset({word}))
     for tenant, suffix in _TENANTS.items():
         found[f"claimable{suffix}"] = ("claimable", frozenset({tenant}))
     callers, reclaims = {"alone": "", "shared": "_shared"}, {"plain": "", "reclaiming": "_reclaiming"}
     for (caller, one), (reclaim, two), (tenant, three) in product(callers.items(), reclaims.items(), _TENANTS.items()):
-        found[f"claim{one}{two}{three}"] = ("claim", frozenset({caller, reclaim, tenant}))
+        found[f"claim{one}{two}{three}"] = ("claim", frozenset({caller, reclaim, tenant, "any_path"}))
+    found["claim_plain"] = ("claim_plain", frozenset({"alone", "plain", "any_tenant", "one_path"}))
     return found
 
 

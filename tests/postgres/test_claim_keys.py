@@ -211,6 +211,16 @@ async def test_lease_begins_when_the_claim_has_all_its_rows(store: Store, db: Ha
         assert job.lease_expires_at - released >= timedelta(seconds=2)
 
 
+@pytest.mark.parametrize("contract", ["standard", "gate_b2"])
+async def test_a_repeated_claim_takes_no_other_job(store: Store, db: Harness, contract: str) -> None:
+    for _ in range(3):
+        await store.enqueue(NewJob("t", contract=contract))
+    key = uuid4()
+    first = await store.claim(contract, worker="w", claim_key=key)
+    assert [job.id for job in await store.claim(contract, worker="w", claim_key=key)] == [job.id for job in first]
+    assert db.value("select count(*) from tenure.job where role = 'ready'") == 2
+
+
 async def test_queue_named_twice_is_one(store: Store, db: Harness) -> None:
     await made(store, 3, queue="a")
     await made(store, 3, queue="b")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,8 @@ from psycopg.conninfo import make_conninfo
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.contracts.notation import path
 from tenure.embedded import find_binaries
-from tenure.errors import MigrationChanged, SchemaError, SchemaMissing, SchemaTooNew
+from tenure.errors import MigrationChanged, SchemaMissing, SchemaTooNew
 from tenure.jobs.job import Failure, NewJob
 from tenure.postgres.migrate import MigrationReport, migrate, migrations, render_sql
 from tenure.postgres.store import Store
@@ -135,40 +134,6 @@ def errand(version: str) -> Contract:
     return replace(BUILT_IN["phase27"], name="errand", version=version)
 
 
-def paused(contract: Contract) -> Mapping[str, Contract]:
-    """The next version of a contract, with one more state."""
-    states = {**contract.states, "paused": ("waiting",)}
-    more = (path("hand_back", "running > paused", due="keep"), path("promote", "paused > queued", due="now"))
-    return {contract.name: replace(contract, version="next", states=states, paths=(*contract.paths, *more))}
-
-
-@pytest.mark.parametrize(
-    ("table", "lock"), [("job", "access exclusive"), ("job", "row exclusive"), ("job_done", "share")]
-)
-def test_locked_table_stops_migrate_before_anything_changed(dsn: str, table: str, lock: str) -> None:
-    before = everything(dsn)
-    with psycopg.connect(dsn) as other:
-        other.execute(f"lock table tenure.{table} in {lock} mode".encode())
-        with pytest.raises(SchemaError, match=r"locked for 200 ms.*Next: look for long transactions"):
-            migrate(dsn, paused(BUILT_IN["phase27"]), lock_timeout_ms=200)
-        other.rollback()
-    assert everything(dsn) == before
-
-
-def test_migrate_that_met_a_lock_goes_on_where_it_stopped(dsn: str, db: Harness) -> None:
-    with psycopg.connect(dsn) as other:
-        other.execute("lock table tenure.job in access exclusive mode")
-        with pytest.raises(SchemaError):
-            migrate(dsn, paused(BUILT_IN["phase27"]), lock_timeout_ms=200)
-    migrate(dsn, paused(BUILT_IN["phase27"]))
-    checks = (
-        "select pg_get_constraintdef(oid) as text from pg_constraint where conname in ('job_state', 'job_done_state')"
-    )
-    parents = db.sql(checks + " and conrelid in ('tenure.job'::regclass, 'tenure.job_done'::regclass)")
-    assert ["'paused'" in check["text"] for check in parents] == [True, True]
-    assert migrate(dsn, paused(BUILT_IN["phase27"])) == MigrationReport()
-
-
 async def test_store_on_a_database_without_schema_says_what_to_run(empty_dsn: str) -> None:
     async with Store.open(empty_dsn) as store:
         calls: list[Awaitable[object]] = [store.enqueue(NewJob("walk")), store.claim(worker="w"), store.jobs([1])]
@@ -226,7 +191,8 @@ FORBIDDEN = (
     "delete from tenure.contract",
     "delete from tenure.migration",
     "drop table tenure.job",
-    "alter table tenure.job drop constraint job_state",
+    "alter table tenure.job drop constraint job_valid",
+    "alter domain tenure.valid_job drop constraint job_state",
     "create table tenure.mine (id int)",
 )
 

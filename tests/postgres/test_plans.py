@@ -70,8 +70,8 @@ class Planner:
             self.engine.execute("deallocate asked")
         return "\n".join(row[0] for row in rows)
 
-    def claim(self, contract: str, limit: int, types: list[str] | None = None) -> Statement:
-        """A claim by a worker."""
+    def claim(self, contract: str, limit: int, types: list[str] | None = None, *, is_whole: bool = False) -> Statement:
+        """A claim by a worker; `is_whole`: not by the short statement."""
         machine = self.registry.find(contract)
         assert machine is not None
         taking = {
@@ -83,6 +83,8 @@ class Planner:
             "positions": {},
             "heaviest": MAX_CLAIM_BYTES,
         }
+        if machine.plain_claim is not None and not is_whole:
+            return statement(claim.PLAIN, {**machine.claim, **machine.plain_claim, **taking})
         return statement(claim.claim_statement(machine, None), {**machine.claim, **taking})
 
     def move(self, verb: str, ids: list[int]) -> Statement:
@@ -93,13 +95,17 @@ class Planner:
         name = move_statement(verb, fenced=verb != "expire")
         return statement(name, {**machine.moves[verb], **batch.values(range(len(ids)))})
 
-    def succeed(self, ids: list[int]) -> Statement:
-        """The short way to a good end."""
+    def claims(self, limit: int) -> list[Statement]:
+        """A claim under `standard` by each of the two statements."""
+        return [self.claim("standard", limit, is_whole=is_whole) for is_whole in (False, True)]
+
+    def succeed(self, ids: list[int], name: str) -> Statement:
+        """The short way to a good end, by one of its statements."""
         machine = self.registry.find("standard")
         assert machine is not None
         assert machine.success is not None
         batch = Batch(machine, "succeed", ids, [Held(job_id, 1, TOKEN, "standard", "1") for job_id in ids])
-        return statement("succeed", {**machine.success, **batch.leases(range(len(ids))), "results": [None] * len(ids)})
+        return statement(name, {**machine.success, **batch.leases(range(len(ids))), "results": [None] * len(ids)})
 
     def upkeep(self, picker: str, **values: Any) -> Statement:
         """What upkeep looks for."""
@@ -139,17 +145,19 @@ def held(db: Harness) -> list[int]:
 
 
 def test_claim_walks_the_ready_index(planner: Planner) -> None:
-    for contract in ("standard", "phase27"):
-        for plan in planner.plans(planner.claim(contract, 1)) + planner.plans(planner.claim(contract, 500)):
+    for claims in (planner.claims, lambda limit: [planner.claim("phase27", limit)]):
+        for plan in [plan for limit in (1, 500) for asked in claims(limit) for plan in planner.plans(asked)]:
             assert "Seq Scan on job" not in plan
             assert {"Index Scan using job_ready", "Index Scan using job_held"} >= scans(plan), plan
             assert "Index Scan using job_ready on job" in plan
 
 
 def test_moves_find_their_rows_by_id(planner: Planner, full: Harness) -> None:
-    for verb in ("short way", "succeed", "fail", "expire"):
+    short = ("succeed", "succeed_in_one_pass")
+    for verb in (*(f"by {name}.sql" for name in short), "succeed", "fail", "expire"):
         for ids in (held(full)[:1], held(full)):
-            for plan in planner.plans(planner.succeed(ids) if verb == "short way" else planner.move(verb, ids)):
+            name = verb.removeprefix("by ").removesuffix(".sql") if verb.startswith("by ") else None
+            for plan in planner.plans(planner.succeed(ids, name) if name else planner.move(verb, ids)):
                 assert "Seq Scan on job" not in plan
                 assert scans(plan) == {"Index Scan using job_pkey"}, plan
 
@@ -175,13 +183,15 @@ def test_counting_queues_walks_the_small_sets_and_short_ranges(planner: Planner)
 
 def test_a_claim_looks_once_for_paused_queues(planner: Planner, full: Harness) -> None:
     full.sql("insert into tenure.queue (name, paused_at, paused_by) values ('mail', now(), 'ada')")
-    for plan in planner.plans(planner.claim("standard", 10), "costs off", "analyze", "timing off", "summary off"):
+    options = ("costs off", "analyze", "timing off", "summary off")
+    for plan in [plan for asked in planner.claims(10) for plan in planner.plans(asked, *options)]:
         (loops,) = re.findall(r"on queue \(actual rows=[\d.]+ loops=(\d+)\)", plan)
         assert loops == "1", plan
 
 
 def test_claim_reads_no_more_rows_than_it_takes(planner: Planner) -> None:
-    for plan in planner.plans(planner.claim("standard", 10), "costs off", "analyze", "timing off", "summary off"):
+    options = ("costs off", "analyze", "timing off", "summary off")
+    for plan in [plan for asked in planner.claims(10) for plan in planner.plans(asked, *options)]:
         read = re.findall(r"Index Scan using job_ready on job.*?actual rows=([\d.]+) loops=(\d+)", plan)
         # The plan shows the mean of a lane, which older servers round.
         assert 1 <= sum(float(rows) * int(loops) for rows, loops in read) <= 20, plan
@@ -189,11 +199,14 @@ def test_claim_reads_no_more_rows_than_it_takes(planner: Planner) -> None:
         assert all(int(count) <= 10 for count in re.findall(r"Rows Removed by Filter: (\d+)", plan)), plan
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("limit", [1, 1_000])
-def test_a_plan_for_any_claim_looks_no_dearer_than_one_for_this_claim(planner: Planner, limit: int) -> None:
+def test_a_plan_for_any_claim_looks_no_dearer_than_one_for_this_claim(
+    planner: Planner, limit: int, is_whole: bool
+) -> None:
     """Else PostgreSQL plans every claim anew, which takes longer than the claim."""
     planner.engine.execute("update pg_class set reltuples = 100 * reltuples where oid = 'tenure.job'::regclass")
-    asked = planner.claim("standard", limit)
+    asked = planner.claim("standard", limit, is_whole=is_whole)
     custom, generic = (
         float(re.findall(r"cost=[\d.]+\.\.([\d.]+)", planner.explain(asked, f"force_{kind}_plan", "costs on"))[0])
         for kind in ("custom", "generic")
@@ -206,15 +219,19 @@ SHORT_WAY = [name for name, contract in BUILT_IN.items() if BoundContract(contra
 
 @pytest.mark.parametrize(
     ("contract", "statement"),
-    [(name, one) for name in BUILT_IN for one in ("finish", "claim")] + [(name, "succeed") for name in SHORT_WAY],
+    [(name, one) for name in BUILT_IN for one in ("finish", "claim", "note_skip_locked")]
+    + [(name, "succeed_in_one_pass") for name in SHORT_WAY],
 )
 async def test_what_moves_a_job_is_not_planned_anew_each_time(dsn: str, contract: str, statement: str) -> None:
-    name = claim.claim_statement(BoundContract(BUILT_IN[contract]), None) if statement == "claim" else statement
+    bound = BoundContract(BUILT_IN[contract])
+    claim_name = claim.PLAIN if bound.plain_claim is not None else claim.claim_statement(bound, None)
+    name = claim_name if statement == "claim" else statement
     async with Store.open(dsn, connections=1) as store:
         for _ in range(12):
             await store.enqueue(NewJob("t", contract=contract))
             (job,) = await store.claim(contract, worker="w", limit=50)
             await store.start(job.held)
+            await store.heartbeat(job.held)
             await (store.fail(job.held, PermanentError("no")) if statement == "finish" else store.succeed(job.held))
         async with store._engine._calls.pool.connection() as connection:
             cursor = await connection.execute(

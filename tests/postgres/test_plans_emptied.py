@@ -42,8 +42,10 @@ def asked_for(ids: list[int]) -> dict[str, Statement]:
     batch, turn = Batch(machine, "succeed", ids, proofs), range(len(ids))
     error = '{"type": "Exception", "message": "no"}'
     failed = Batch(machine, "fail", ids, proofs, verdicts=["retry"] * len(ids), errors=[error] * len(ids))
+    success = {**machine.success, **batch.leases(turn), "results": [None] * len(ids)}
     return {
-        "succeed": statement("succeed", {**machine.success, **batch.leases(turn), "results": [None] * len(ids)}),
+        "succeed": statement("succeed", success),
+        "succeed_in_one_pass": statement("succeed_in_one_pass", success),
         "finish": statement("finish", {**machine.moves["succeed"], "fenced": True, **batch.values(turn)}),
         "retry": statement("finish", {**machine.moves["fail"], "fenced": True, **failed.values(turn)}),
         "note": statement("note", {**machine.notes["heartbeat"], **batch.values(turn)}, skip_locked=True),

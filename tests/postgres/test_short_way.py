@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
+from tenure.contracts import BUILT_IN
 from tenure.errors import Busy, InvalidTransition, Refused, StaleLease
 from tenure.jobs.job import Held, Job, NewJob
 from tenure.jobs.outcome import Moved, Outcome
@@ -107,7 +108,7 @@ async def test_plain_successes_need_one_statement(store: Store, db: Harness, ask
         held = await prepared(store, db, name, ["fresh"] * 5)
         asked.clear()
         assert all(type(one) is Moved for one in await store.report("succeed", calls(held)))
-        assert asked == ["succeed"], name
+        assert asked == ["succeed_in_one_pass"], name
 
 
 async def test_a_key_takes_the_way_through_the_gate(store: Store, db: Harness, asked: list[str]) -> None:
@@ -144,6 +145,17 @@ def end(arena: Arena, held: Held) -> None:
     assert type(arena.first.finish("succeed", held)) is Moved
 
 
+@pytest.fixture(params=["standard", "strict"])
+def way(request: pytest.FixtureRequest, arena: Arena) -> Iterator[str]:
+    """Under `standard` a success is one pass; under "strict", whose leases run out by themselves, it locks first."""
+    registry = arena.second.store._engine.registry
+    now(arena.second.store.contracts())  # read from the database before one of them is replaced
+    if request.param == "strict":
+        registry.add(STRICT)
+    yield request.param
+    registry.add(BUILT_IN["standard"])
+
+
 @pytest.mark.parametrize("how", ["commit", "rollback"])
 @pytest.mark.parametrize(
     ("meanwhile", "answer"),
@@ -156,7 +168,7 @@ def end(arena: Arena, held: Held) -> None:
     ids=["locked", "renewed", "reclaimed", "ended"],
 )
 def test_whoever_waited_for_a_row_is_judged_by_what_it_is_then_and_moves_it_once(
-    arena: Arena, asked: list[str], meanwhile: Callable[[Arena, Held], None], answer: type, how: str
+    arena: Arena, way: str, asked: list[str], meanwhile: Callable[[Arena, Held], None], answer: type, how: str
 ) -> None:
     held = three(arena)
     arena.first.begin()
@@ -167,8 +179,9 @@ def test_whoever_waited_for_a_row_is_judged_by_what_it_is_then_and_moves_it_once
     outcomes = waiting.result(60)
     expected = Moved if how == "rollback" else answer
     assert [type(one) for one in outcomes] == [Moved, expected, Moved]
-    untouched = how == "rollback" or meanwhile not in (renew, reclaim, end)
-    assert ("finish" not in asked) == untouched, "what changed meanwhile goes through the gate, and nothing else does"
+    changed = (reclaim, end) if way == "standard" else (renew, reclaim, end)
+    assert asked[0] == ("succeed_in_one_pass" if way == "standard" else "succeed")
+    assert ("finish" in asked) == (how == "commit" and meanwhile in changed), "the gate decides what this way does not"
     arena.db.log_is_sound(*[one.id for one in held])
     for one in held:
         ended = [event for event in arena.db.log(one.id) if event["trigger"] == "succeed"]
@@ -238,17 +251,23 @@ async def test_the_short_way_refuses_nothing_by_itself(store: Store, db: Harness
     asked.clear()
     (refused,) = await store.report("succeed", calls([stranger]))
     assert isinstance(refused, Refused)
-    assert asked == ["succeed", "succeed_in_flow", "finish"]
+    assert asked == ["succeed_in_one_pass", "succeed_in_flow", "finish"]
     assert db.fingerprint(job.id) == before
 
 
+@pytest.mark.parametrize(
+    ("node", "statements"),
+    [(None, ["succeed_in_one_pass"]), (10**9, ["succeed_in_one_pass", "succeed_in_flow"])],
+    ids=["alone", "in a flow"],
+)
 async def test_holders_that_are_late_but_have_forfeited_nothing_need_no_gate(
-    store: Store, db: Harness, asked: list[str]
+    store: Store, db: Harness, asked: list[str], node: int | None, statements: list[str]
 ) -> None:
     held = await prepared(store, db, "standard", ["lease ran out", "fresh", "beats missed"])
+    db.sql("update tenure.job set flow_node = %s", node)
     asked.clear()
     assert all(type(one) is Moved for one in await store.report("succeed", calls(held)))
-    assert asked == ["succeed"]
+    assert asked == statements
 
 
 async def test_each_job_of_a_batch_gets_its_own_result(store: Store, db: Harness) -> None:

@@ -54,3 +54,53 @@ def test_what_ran_out_during_the_wait_for_a_row_is_not_revived_by_the_short_way(
     late = StaleLease if ends > OVER else Moved
     assert [type(one) for one in waiting.result(60)] == [Moved, late, Moved]
     assert (strict.db.fingerprint(held[1].id) == before) is (late is StaleLease)
+
+
+# ------------------------------------------------------- where a lease is valid until it is taken: in one pass
+
+#: What another transaction does to the row while a success waits for it, and whether the success is refused then.
+MEANWHILE = {
+    "nothing": ("", False),
+    "renewed": ("lease_expires_at = lease_expires_at + interval '1 minute', last_heartbeat_at = started_at", False),
+    "cancel requested": ("cancel_requested_at = started_at, progress = '7'", False),
+    "taken": ("lease_token = gen_random_uuid(), claims = claims + 1", True),
+    "taken back": ("state = 'queued', role = 'ready', lease_token = null, lease_expires_at = null", True),
+    "effects to undo": ("undoable = true", False),
+}
+
+
+@pytest.mark.parametrize("what", list(MEANWHILE))
+def test_a_success_in_one_pass_decides_by_the_row_that_it_waited_for(
+    arena: Arena, clock: StoppedClock, what: str
+) -> None:
+    held = [arena.held("standard")[0] for _ in range(3)]
+    change, is_refused = MEANWHILE[what]
+    arena.db.sql("update tenure.job set lease_expires_at = %s where id = %s", OVER, held[1].id)
+    arena.first.begin()
+    arena.first.lock(held[1].id)
+    if change:
+        arena.first.sql(f"update tenure.job set {change} where id = %s", held[1].id)
+    (before,) = arena.first.sql("select * from tenure.job where id = %s", held[1].id)
+    waiting = arena.behind(lambda: now(arena.second.store.report("succeed", calls(held))))
+    clock.set(OVER + TICK)  # the lease runs out during the wait, and nobody has taken it
+    arena.first.end("commit")
+    assert [type(one) for one in waiting.result(60)] == [Moved, StaleLease if is_refused else Moved, Moved]
+    after = arena.db.row(held[1].id)
+    if is_refused:
+        assert after == before
+        return
+    assert after["finished_at"] == after["updated_at"] == OVER + TICK, "the time is read when the row is locked"
+    kept = ("seq", "claims", "lease_token", "last_heartbeat_at", "cancel_requested_at", "progress")
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept} | {"seq": before["seq"] + 1}
+    log = arena.db.sql("select trigger, ts from tenure.event where job_id = %s order by seq", held[1].id)
+    assert [row["trigger"] for row in log] == ["claim", "succeed"]
+    assert log[-1]["ts"] == OVER + TICK
+
+
+def test_a_row_whose_change_was_rolled_back_is_decided_by_what_it_was(arena: Arena) -> None:
+    (held, *_) = arena.held("standard")
+    arena.first.begin()
+    arena.first.sql("update tenure.job set lease_token = gen_random_uuid() where id = %s", held.id)
+    waiting = arena.behind(lambda: now(arena.second.store.report("succeed", calls([held]))))
+    arena.first.end("rollback")
+    assert [type(one) for one in waiting.result(60)] == [Moved]

@@ -34,7 +34,7 @@ update twin set role = 'done', state = 'succeeded';
 insert into tenure.job_done select * from twin
 """
 _ALIVE_AGAIN = """
-alter table tenure.job drop constraint job_role_check;
+alter table tenure.job drop constraint job_valid;
 insert into tenure.job select * from tenure.job_done where id = {id};
 update tenure.job set lease_token = null where id = {id};
 delete from tenure.job_done where id = {id}

@@ -16,8 +16,9 @@ A plan yields statements and receives their rows; it never waits. `engine.py` ru
 
 The guarantee: every state change, under every contract, is one statement that checks the state and the lease, changes
 the row and writes exactly one log row. A move is sent by `move.py`, through `queries/finish.sql`, `expire.sql`,
-`operate.sql` or `claim_by_id.sql`. There are two exceptions: a claim of due jobs (`queries/claim.sql`), which does not
-wait for locked rows, and a plain success (`queries/succeed.sql`).
+`operate.sql` or `claim_by_id.sql`. There are two exceptions: a claim of due jobs (`queries/claim_plain.sql`,
+`claim.sql`), which does not wait for locked rows, and a plain success (`queries/succeed_in_one_pass.sql`,
+`succeed.sql`).
 
 The failure policy: a refusal is a typed value, and it changed nothing. The engine runs a plan again after a deadlock. A
 lost connection is raised as ConnectionLost, because only the caller knows whether to repeat the call.

@@ -116,6 +116,8 @@ class BoundContract:
         self.lost = json.dumps(dict(lease.error), ensure_ascii=False)
         #: The parameters of succeed.sql if success is one plain hop to the end: then it need not go through the gate.
         self.success = self._plain_end("succeed")
+        #: The parameters of claim_plain.sql if a claim has one path; claim.sql has a list of paths instead.
+        self.plain_claim = self._plain_claim()
         #: Whether its last successes were of jobs of flows: then these are tried first.
         self.flows_first = False
 
@@ -131,6 +133,19 @@ class BoundContract:
         if len(path.hops) != 1 or path.end.role != "done" or path.letter or path.choice is not None:
             return None
         return {**self.moves[trigger], "end_state": path.end.state}
+
+    def _plain_claim(self) -> dict[str, Any] | None:
+        paths = [path for path in self.contract.paths if path.trigger in ("claim", "reclaim")]
+        shown = self.contract.shown_by_events()
+        if len(paths) != 1 or self.contract.indexed_log or not shown.isdisjoint(("trace", "correlation")):
+            return None
+        (path,) = paths
+        if len(path.sources) != 1 or path.choice is not None:
+            return None
+        return {
+            "trigger": path.trigger, "source": path.sources[0], "state": path.end.state, "role": path.end.role,
+            "bump": int(path.trigger in self.contract.counter.on),
+        }  # fmt: skip
 
     def _paths(self, triggers: tuple[str, ...]) -> dict[str, str]:
         rows = [

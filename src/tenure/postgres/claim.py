@@ -24,8 +24,11 @@ from tenure.postgres.engine import EngineUser, check_ids, only_answer
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_reclaimed
 from tenure.postgres.move import UNKNOWN_VERSION, Batch, move
 from tenure.postgres.quarantine import claim_skipping_unloggable, tenant_suffix
-from tenure.postgres.statement import Atomic, Plan, statement
+from tenure.postgres.statement import Atomic, Plan, Row, statement
 from tenure.postgres.upkeep_verbs import cancel_expired, reap_plan
+
+#: The short statement for one caller, where `BoundContract.plain_claim` has its parameters.
+PLAIN = "claim_plain"
 
 
 @dataclass(slots=True, eq=False)
@@ -244,9 +247,8 @@ def claim_plan(
     """
     bound, shared = versions[-1], len(claimers) > 1
     yield from _close_expired(versions, values["limit"], queues=values["queues"])
-    name = claim_statement(bound, values["tenant"], shared=shared)
     callers = _shared_callers(claimers) if shared else {"claim_key": claimers[0].token, "owner": claimers[0].worker}
-    rows = yield from claim_skipping_unloggable(bound, name, {**values, **callers})
+    rows = yield from _claim(bound, {**values, **callers}, shared=shared)
     if met_expired := bool(rows) and rows[0][0] is None:
         rows = []
     won: dict[UUID, list[Job]] = {claimer.token: [] for claimer in claimers}
@@ -262,6 +264,16 @@ def claim_plan(
     without_jobs = [claimer for claimer in claimers if claimer.key is not None and not won[claimer.token]]
     earlier = (yield from _earlier_claims(bound, without_jobs)) if without_jobs else {}
     return [earlier.get(claimer.token, won[claimer.token]) for claimer in claimers], met_expired
+
+
+def _claim(bound: BoundContract, values: Mapping[str, Any], *, shared: bool) -> Plan[list[Row]]:
+    """Claim by the short statement where it applies; where it leaves jobs that may be due, by the whole one."""
+    if bound.plain_claim is not None and not shared and values["tenant"] is None:
+        rows = yield from claim_skipping_unloggable(bound, PLAIN, {**values, **bound.plain_claim})
+        if not rows or rows[0][0] is not None:
+            return rows
+    name = claim_statement(bound, values["tenant"], shared=shared)
+    return (yield from claim_skipping_unloggable(bound, name, values))
 
 
 def _shared_callers(claimers: Sequence[Claimer]) -> dict[str, Any]:
@@ -283,7 +295,7 @@ def lanes(versions: Sequence[BoundContract], queues: Sequence[str], types: Seque
 
 
 def claim_statement(bound: BoundContract, tenant: str | None, *, shared: bool = False) -> str:
-    """The variant of the claim: for one caller or several, reclaiming or not, by the index of named tenants or not."""
+    """The variant of claim.sql: for one caller or several, reclaiming or not, by the index of named tenants or not."""
     return f"claim{'_shared' * shared}{'_reclaiming' * bound.reclaims}{tenant_suffix(tenant)}"
 
 

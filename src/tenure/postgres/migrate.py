@@ -2,7 +2,7 @@
 
     0001_….sql, 0002_….sql   each in its own transaction, checksummed, never changed once released
     tenure.contract          one row per name and version; another machine under the same version is refused
-    CHECK (contract, state)  rebuilt when a contract knows new states: NOT VALID first, then VALIDATE
+    CHECK (contract, state)  a constraint of a domain, replaced when a contract knows new states: locks no table
     tenure_NAME.*            the contract's views, replaced when their text changed
 
 Only one `migrate` runs at a time (a session's advisory lock, so it needs a direct connection, not a pooler's). Each
@@ -37,6 +37,8 @@ _LOCK_WAIT_MS = 120_000
 _log = logging.getLogger("tenure")
 #: A migration may read a whole table, so it has no time limit. A frozen process must not keep its locks.
 _SESSION = {**STANDARD, "statement_timeout": "0", "idle_in_transaction_session_timeout": "60000"}
+#: Table → the domain whose constraints are the conditions on its rows.
+_DOMAINS = {"job": "valid_job", "job_done": "valid_finished_job", "dead_letter": "valid_letter"}
 ROLES = ("tenure_owner", "tenure_app", "tenure_read")
 
 
@@ -144,7 +146,7 @@ def render_sql(contracts: Mapping[str, Contract] = BUILT_IN, *, grants: bool = F
         insert = "insert into tenure.contract (name, version, digest, declaration)"
         parts.append(f"{insert} values ({row}) on conflict do nothing;")
     checks = _checks(contract.describe() for contract in contracts.values())
-    parts.extend(";\n".join(step) + ";" for step in _check_sql(checks))
+    parts.append(";\n".join(_check_sql(checks)) + ";")
     for contract in contracts.values():
         parts.append(f"create schema if not exists {quoted(schema(contract))};")
         parts.extend(";\n".join(_view_sql(name, select)) + ";" for name, select in view_statements(contract))
@@ -260,21 +262,27 @@ def _rebuild_checks(connection: psycopg.Connection[Any], new: Iterable[Contract]
     checks = _checks([*(declared for (declared,) in registered), *(contract.describe() for contract in new)])
     stale = [table for table, check in checks.items() if _comment(connection, table) != _fingerprint(check)]
     if stale:
-        add, validate, swap = _check_sql({table: checks[table] for table in stale})
-        # All tables or none: one locked table leaves the others unchanged.
         with connection.transaction():
-            _execute(connection, add)
-        _execute(connection, validate)
-        with connection.transaction():
-            _execute(connection, swap)
+            _execute(connection, _check_sql({table: checks[table] for table in stale}))
+    _drop_table_checks(connection)
     return [f"CHECK on tenure.{table}" for table in stale]
+
+
+def _drop_table_checks(connection: psycopg.Connection[Any]) -> None:
+    """Drop the CHECKs of a release before migration 13, now that the domains have the same conditions."""
+    for table in _DOMAINS:
+        name = f"{table}_state"
+        found = connection.execute(
+            "select from pg_constraint where conname = %s and conrelid = %s::regclass", (name, f"tenure.{table}")
+        ).fetchone()
+        if found is not None:
+            _execute(connection, [f"alter table tenure.{table} drop constraint {name}"])
 
 
 def _comment(connection: psycopg.Connection[Any], table: str) -> str | None:
     row = connection.execute(
-        "select obj_description(oid, 'pg_constraint') from pg_constraint "
-        "where conname = %s and conrelid = %s::regclass",
-        (f"{table}_state", f"tenure.{table}"),
+        "select obj_description(oid, 'pg_constraint') from pg_constraint where conname = %s and contypid = %s::regtype",
+        (f"{table}_state", f"tenure.{_DOMAINS[table]}"),
     ).fetchone()
     return row[0] if row else None
 
@@ -285,47 +293,42 @@ def _execute(connection: psycopg.Connection[Any], statements: Iterable[str]) -> 
 
 
 def _checks(declarations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return table → its CHECK: known states, jobs that begin in the initial state, declared reasons."""
+    """Return table → the condition on its rows: known states, a job's first state, declared reasons."""
     words: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for declared in declarations:
         known = words[declared["name"]]
-        known["states"] |= set(declared["states"])
+        known["state"] |= set(declared["states"])
         # As `Contract.initial_role`; a declaration of a newer release may have a form that cannot be read here.
         roles = declared["states"][declared["initial"]]
         known["waiting" if "waiting" in roles and "ready" not in roles else "ready"].add(declared["initial"])
-        known["reasons"] |= set(declared["dead_letters"]["reasons"])
-        known["stages"] |= set(declared["dead_letters"]["stages"])
-    names = sorted(words)
-    states = " or ".join(f"(contract = {literal(name)} and {_in('state', words[name]['states'])})" for name in names)
-    # Every hop has a log row, so a job without one is in its initial state.
-    born = [
-        f"role = {literal(role)} and ({' or '.join(found)})"
-        for role in ("ready", "waiting")
-        if (
-            found := [
-                f"(contract = {literal(name)} and {_in('state', words[name][role])})"
-                for name in names
-                if words[name][role]
-            ]
-        )
-    ]
-    limited = [
-        f"(contract <> {literal(name)} or {_in(column, words[name][kind])})"
-        for name in names
-        for column, kind in (("reason_code", "reasons"), ("stage", "stages"))
-        if words[name][kind]
-    ]
+        known["reason_code"] |= set(declared["dead_letters"]["reasons"])
+        known["stage"] |= set(declared["dead_letters"]["stages"])
+    live, done, letters = {}, {}, {}
+    for name, known in words.items():
+        done[name] = _in("state", known["state"])
+        born = [
+            f"{_in('role', [role])} and {_in('state', known[role])}" for role in ("ready", "waiting") if known[role]
+        ]
+        # Every hop has a log row, so a job without one is in its initial state.
+        live[name] = f"{done[name]} and ((value).seq > 0 or {' or '.join(born)})"
+        letters[name] = " and ".join(_in(fact, known[fact]) for fact in ("reason_code", "stage") if known[fact])
     return {
         # A due time that clients cannot read would fail every claim that meets it.
-        "job": f"({states}) and (seq > 0 or {' or '.join(born)}) "
-        "and due_at >= '0001-01-02 00:00+00' and due_at < '9999-12-31 00:00+00'",
-        "job_done": states,
-        "dead_letter": " and ".join(limited) or "true",
+        "job": f"{_by_contract(live, otherwise='false')} "
+        "and (value).due_at >= '0001-01-02 00:00+00' and (value).due_at < '9999-12-31 00:00+00'",
+        "job_done": _by_contract(done, otherwise="false"),
+        "dead_letter": _by_contract(letters, otherwise="true"),
     }
 
 
-def _in(column: str, values: Iterable[str]) -> str:
-    return f"{column} in ({', '.join(map(literal, sorted(values)))})"
+def _by_contract(conditions: Mapping[str, str], *, otherwise: str) -> str:
+    """Return a condition that depends on the contract; a contract without one has the same as unknown contracts."""
+    whens = " ".join(f"when {literal(name)} then {found}" for name, found in sorted(conditions.items()) if found)
+    return f"case (value).contract {whens} else {otherwise} end" if whens else otherwise
+
+
+def _in(fact: str, values: Iterable[str]) -> str:
+    return f"(value).{fact} in ({', '.join(map(literal, sorted(values)))})"
 
 
 def _set_owner_role(connection: psycopg.Connection[Any]) -> None:
@@ -342,22 +345,17 @@ def _set_owner_role(connection: psycopg.Connection[Any]) -> None:
     connection.execute("set role tenure_owner")
 
 
-def _check_sql(checks: Mapping[str, str]) -> tuple[list[str], list[str], list[str]]:
-    """Return three steps: add unvalidated (a short lock), validate (writers go on), replace the old constraint."""
-    add, validate, swap = [], [], []
+def _check_sql(checks: Mapping[str, str]) -> list[str]:
+    """Return the statements that replace the constraints of the domains; rows that are stored are not read."""
+    statements = []
     for table, known in checks.items():
-        alter = f"alter table tenure.{table}"
-        add += [
-            f"{alter} drop constraint if exists {table}_state_new",
-            f"{alter} add constraint {table}_state_new check ({known}) not valid",
+        domain, name = f"tenure.{_DOMAINS[table]}", f"{table}_state"
+        statements += [
+            f"alter domain {domain} drop constraint if exists {name}",
+            f"alter domain {domain} add constraint {name} check ({known}) not valid",
+            f"comment on constraint {name} on domain {domain} is {literal(_fingerprint(known))}",
         ]
-        validate.append(f"{alter} validate constraint {table}_state_new")
-        swap += [
-            f"{alter} drop constraint if exists {table}_state",
-            f"{alter} rename constraint {table}_state_new to {table}_state",
-            f"comment on constraint {table}_state on tenure.{table} is {literal(_fingerprint(known))}",
-        ]
-    return add, validate, swap
+    return statements
 
 
 def _rebuild_views(connection: psycopg.Connection[Any], contracts: Iterable[Contract]) -> Iterable[str]:

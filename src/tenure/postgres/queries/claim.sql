@@ -18,21 +18,12 @@ clock as materialized (
 -- knew them there, every claim would look worth a plan of its own, and planning takes longer than the claim.
 wanted as materialized (
     select :contract::text as contract, :path_source::text[] as sources, :tenant::text as tenant,
-           array(select v from unnest(:versions::text[]) as v order by v collate "C") as versions,
-           -- NULL: any type.
-           case when :types::text[] is not null
-                then array(select t from unnest(:types::text[]) as t order by t collate "C") end as types,
+           -- Both in byte order, as tenure.lanes needs them. No types: any type.
+           :versions::text[] as versions, :types::text[] as types,
            array(
                select name from unnest(:queues::text[]) as name
                where name <> all (array(select queue.name from tenure.queue where paused_at is not null))
            ) as queues
-),
-path as materialized (
-    select * from unnest(
-        :path_trigger::text[], :path_source::text[], :path_state::text[], :path_role::text[], :path_bump::integer[],
-        :path_type::text[]
-    ) as p (trigger, source, state, role, bump, type)
-    limit (select cardinality(:path_source::text[])) -- all; unlimited, the planner takes them for many
 ),
 -- Options of job types that differ from the contract's: [lease, heartbeat, backoff base, cap, renews, end of a spent
 -- budget], times in milliseconds. The claimer's own; where it declares none at all, those that are stored. Read once.
@@ -43,6 +34,13 @@ options as materialized (
         from tenure.job_type
         where contract = :contract::text
     )) as by_type
+),
+path as materialized (
+    select * from unnest(
+        :path_trigger::text[], :path_source::text[], :path_state::text[], :path_role::text[], :path_bump::integer[],
+        :path_type::text[]
+    ) as p (trigger, source, state, role, bump, type)
+    limit (select cardinality(:path_source::text[])) -- all; unlimited, the planner takes them for many
 ),
 lane as materialized (
     select lanes.*
@@ -143,8 +141,8 @@ picked as materialized (
 ),
 moved as (
     update tenure.job
-    set state = picked.state, role = picked.role, claims = job.claims + 1, counter = job.counter + picked.bump,
-        seq = job.seq + 1, updated_at = picked.ts, started_at = picked.ts,
+    set state = picked.state, role = picked.role, counter = job.counter + picked.bump,
+        claims = job.claims + 1, seq = job.seq + 1, updated_at = picked.ts, started_at = picked.ts,
         first_started_at = coalesce(job.first_started_at, picked.ts),
         lease_token = :claim_key::uuid, lease_owner = :owner::text,
         lease_expires_at = picked.t + coalesce(:lease_ms::integer, (picked.numbers ->> 0)::integer, :default_lease_ms::integer)
@@ -159,26 +157,29 @@ moved as (
     from picked
     where job.ctid = picked.tid
     -- Few columns, because a row is copied at each step; those of the log first, because reading one passes those before it.
-    returning job.id, job.updated_at, job.seq, job.claims, job.counter, job.max_attempts, picked.trigger, picked.source,
-              job.state, picked.type as event_type, job.correlation_id, job.trace_id, job.version, job.role, job.queue,
+    returning job.id, job.updated_at, job.seq, job.claims, job.counter, job.max_attempts, job.state,
+              picked.trigger, picked.source,
+              picked.type as event_type,
+              job.correlation_id, job.trace_id, job.version, job.role, job.queue,
               job.type, job.tenant_id, job.priority, job.raises, job.payload, job.lease_expires_at, job.due_at,
               job.created_at, job.cancel_requested_at, job.idempotency_key, job.origin_letter, job.last_error,
               job.checkpoint, job.pending, job.blocked_at, job.hidden
 ),
 logged as (
-    insert into tenure.event (job_id, ts, seq, claims, counter, max_attempts, contract, trigger, from_state, to_state,
-                              actor, reason, type, hidden, correlation_id, trace_id)
+    insert into tenure.event (job_id, ts, seq, claims, counter, max_attempts, contract, trigger, from_state, to_state, actor,
+                              reason, type, correlation_id, trace_id,
+                              hidden)
     select id, updated_at, seq, claims, counter, max_attempts, :contract::text, trigger, source, state,
            :owner::text,
            case when event_type is not null then trigger end, event_type,
-           case when upper(hidden) = seq then upper(hidden) - lower(hidden) end,
            -- The ids are made where they are missing, for contracts that index their log by them.
            case when event_type is not null
                 then coalesce(correlation_id, md5((select prefix from installation) || ':' || 'correlation:' || id))
                 when :logs_correlation::boolean then correlation_id end,
            case when event_type is not null
                 then coalesce(trace_id, md5((select prefix from installation) || ':' || 'trace:' || id))
-                when :logs_trace::boolean then trace_id end
+                when :logs_trace::boolean then trace_id end,
+           case when upper(hidden) = seq then upper(hidden) - lower(hidden) end
     from moved
 ),
 -- A claim counts how long its jobs were due; jobs that it takes from dead holders did not wait.

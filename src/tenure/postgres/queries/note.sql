@@ -7,13 +7,17 @@
 -- contract declares that fact.
 with installation as materialized (
     -- Ids that the caller did not give are made of this (tenure.made_id, written out: a call costs more than a move).
-    select id::text as prefix from tenure.installation
+    select id::text as prefix from tenure.installation limit 1 -- it has one row, which the planner does not know
 ),
 locked as materialized (
     select call.n, call.note, call.key, call.hash, row.*,
            tenure.is_holder(row.claims, coalesce(row.lease_token, row.finisher), call.claims, call.token) as is_holder
-    from unnest(:ids::bigint[], :claims::integer[], :tokens::uuid[], :notes::jsonb[], :keys::text[], :hashes::text[])
-        with ordinality as call (id, claims, token, note, key, hash, n)
+    from (
+        select * from unnest(
+            :ids::bigint[], :claims::integer[], :tokens::uuid[], :notes::jsonb[], :keys::text[], :hashes::text[]
+        ) with ordinality as each (id, claims, token, note, key, hash, n)
+        limit (select :size::bigint) -- all: without it a plan for any number of jobs looks so dear that none is ever kept
+    ) as call
     cross join lateral (
         select id, state, role, type, claims, lease_token, finisher, lease_owner, lease_expires_at, last_heartbeat_at, started_at,
                updated_at, heartbeat_ms, renews as renewing, coalesce(lease_ms, :lease_ms::integer) as lease_ms,
@@ -80,8 +84,8 @@ logged as (
     insert into tenure.event (job_id, ts, seq, hop, claims, counter, max_attempts, contract, trigger, from_state, to_state,
                               actor, reason, facts, type, hidden, correlation_id, trace_id, request_key, request_hash, answer)
     select id, ts + (k - 1) * interval '1 microsecond', last_seq - cardinality(facts) + k, false, claims, counter,
-           max_attempts, :contract::text, facts[k], state, state, actor,
-           coalesce(:reason::text, case when type is not null then facts[k] end),
+           max_attempts, :contract::text, fact, state, state, actor,
+           coalesce(:reason::text, case when type is not null then fact end),
            case when :verb::text = 'heartbeat' then jsonb_build_object('lease_expires_at', tenure.iso(expires)) end, type,
            case when upper(hidden) = last_seq - cardinality(facts) + k then upper(hidden) - lower(hidden) end,
            -- The ids are made where they are missing, for contracts that index their log by them.
@@ -96,9 +100,11 @@ logged as (
                'lease_expires_at', tenure.iso(expires), 'cancel_requested', cancelling, 'renewed', renews)
            end
     from (
-        select noted.*, k, case facts[k] when :renewal::text then :renewal_type::text else :fact_type::text end as type
-        from noted cross join lateral generate_subscripts(facts, 1) as k
-    ) as fact
+        -- The planner takes an array for ten rows, and generate_subscripts for a thousand.
+        select noted.*, each.fact, each.k::integer as k,
+               case each.fact when :renewal::text then :renewal_type::text else :fact_type::text end as type
+        from noted cross join lateral unnest(facts) with ordinality as each (fact, k)
+    ) as row
 ),
 -- Renewals of leases, also under contracts that do not log them.
 tallied as (

@@ -9,6 +9,11 @@ from (
     from pg_class join pg_namespace on pg_namespace.oid = relnamespace
     where nspname ~ '^tenure(_|$)' and relkind in ('r', 'p', 'v')
     union all
+    select case typtype when 'd' then 'domain' else 'type' end, pg_type.oid::regtype::text, typowner, false
+    from pg_type join pg_namespace on pg_namespace.oid = typnamespace
+    where nspname = 'tenure'
+      and (typtype = 'd' or exists (select from pg_class where pg_class.oid = typrelid and relkind = 'c'))
+    union all
     select 'function', pg_proc.oid::regprocedure::text, proowner, false
     from pg_proc join pg_namespace on pg_namespace.oid = pronamespace
     where nspname = 'tenure'
