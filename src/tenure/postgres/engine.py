@@ -29,6 +29,7 @@ from tenure.jobs import validation
 from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.connect import SESSION_ENDED, first_line, parse_dsn, probe_dsn, session_settings, translate_errors
 from tenure.postgres.connection_health import idle_seconds, is_ended, is_read_only, note_use, responds, watch
+from tenure.postgres.engine_connection import EngineConnection
 from tenure.postgres.notify import Wakeups
 from tenure.postgres.refusals import Refusals
 from tenure.postgres.registry import ContractNumbers, Registry
@@ -119,16 +120,18 @@ class Engine:
         """
         opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
-        async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
+        async def configure(connection: EngineConnection) -> None:
             opened.add(connection)
             await watch(connection)
+            connection.start_reading()
 
         registry = Registry(numbers)  # refuses bad values before connecting
         address, behind_pooler = await probe_dsn(dsn, statement_ms)  # a pool would retry for long without the reason
         kwargs: dict[str, Any] = {"autocommit": True}
         if behind_pooler:
             kwargs["prepare_threshold"] = None
-        common: dict[str, Any] = {"open": False, "timeout": patience_s, "kwargs": kwargs, "configure": configure}
+        common: dict[str, Any] = {"open": False, "timeout": patience_s, "kwargs": kwargs, "configure": configure,
+            "connection_class": EngineConnection}
         slots = connections - heartbeats
         pool: Pool = AsyncConnectionPool(
             address, min_size=1, max_size=slots, reconnect_timeout=_RECONNECT_S, reconnect_failed=_reconnect_if_awaited,
