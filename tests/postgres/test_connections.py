@@ -173,14 +173,14 @@ async def test_the_listener_has_timeouts_and_may_be_idle(dsn: str, opened: list[
     finally:
         task.cancel()
     heard: list[str] = []
-    monitored = Listener(dsn, lambda *_: heard.append(""))
+    monitored = Listener(dsn, lambda *_: heard.append(""), probe=0.01)
 
-    async def asked(connection: psycopg.AsyncConnection[Any], *_: Any) -> bool:
+    async def asked(connection: psycopg.AsyncConnection[Any]) -> None:
         rows = await (await connection.execute(_SHOW, [list(TIMEOUTS)])).fetchall()
         heard.append(str(shown(rows)))
         raise asyncio.CancelledError
 
-    monitored._receive = _first_then(monitored._receive, asked)  # type: ignore[method-assign]
+    monitored._check = _first_then(monitored._check, asked)  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
         await monitored.run()
     assert heard[-1] == str({
@@ -192,8 +192,8 @@ async def test_the_listener_has_timeouts_and_may_be_idle(dsn: str, opened: list[
 def _first_then(first: Any, then: Any) -> Any:
     calls: list[Any] = [first]
 
-    async def call(*args: Any) -> bool:
-        return bool(await (calls.pop() if calls else then)(*args))
+    async def call(*args: Any) -> None:
+        await (calls.pop() if calls else then)(*args)
 
     return call
 

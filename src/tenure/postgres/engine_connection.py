@@ -23,7 +23,6 @@ from psycopg.generators import execute
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
-Row = tuple[Any, ...]
 #: At most this many statements of a session are prepared; psycopg has the same limit.
 _MOST_PREPARED = 100
 _DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
@@ -45,8 +44,8 @@ class EngineConnection(psycopg.AsyncConnection[Any]):
         #: The statement under way: psycopg's generator, and the future of its value.
         self._statement: PQGen[Any] | None = None
         self._value: asyncio.Future[Any] | None = None
-        #: The text of a statement → its name in this session; None: it was used once, and is not prepared yet.
-        self._names: dict[str, bytes | None] = {}
+        #: The text of a statement → its name in this session, or how often it was used before it was prepared.
+        self._names: dict[str, bytes | int] = {}
         self._next_number = itertools.count(1)
         self._transformer = Transformer(self)
         self._is_writing = False
@@ -56,37 +55,41 @@ class EngineConnection(psycopg.AsyncConnection[Any]):
         self._socket = self.pgconn.socket
         self._loop.add_reader(self._socket, self._on_readable)
 
-    async def fetch(self, text: str, values: Sequence[str | bool | None], *, prepare: bool) -> list[Row]:
+    async def fetch(self, text: str, values: Sequence[str | bool | None], *, prepare: bool) -> list[tuple[Any, ...]]:
         """Execute one statement with $1, $2 … as text, and return its rows.
 
-        Raises IdleSessionTimeout where the session has ended and nothing was sent. It is prepared at its second use, unless `prepare` is False or this session is behind a pooler.
+        It is prepared after some uses, unless `prepare` is False or this session is behind a pooler. Raises
+        IdleSessionTimeout where the session has ended and nothing was sent.
         """
-        if self.ended.is_set():
-            raise psycopg.errors.IdleSessionTimeout("the session was ended before the statement was sent")
         parameters = [None if value is None else _encoded(value) for value in values]
-        name = await self._prepare(text) if prepare and self.prepare_threshold is not None else None
-        if name is None:
-            self.pgconn.send_query_params(text.encode(), parameters, result_format=Format.BINARY)
-        else:
-            self.pgconn.send_query_prepared(name, parameters, result_format=Format.BINARY)
-        result = await self._result()
+        async with self.lock:
+            if self.ended.is_set():
+                raise psycopg.errors.IdleSessionTimeout("the session ended before the statement was sent")
+            name = await self._prepared_name(text) if prepare else None
+            if name is None:
+                self.pgconn.send_query_params(text.encode(), parameters, result_format=Format.BINARY)
+            else:
+                self.pgconn.send_query_prepared(name, parameters, result_format=Format.BINARY)
+            result = await self._result()
         if not result.nfields:
             return []
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
-    async def _prepare(self, text: str) -> bytes | None:
-        """The name under which a statement is prepared; None at its first use, and when there are too many."""
-        name = self._names.get(text)
-        if name is None:
-            if text not in self._names:
-                if len(self._names) < _MOST_PREPARED:
-                    self._names[text] = None
-                return None
-            name = f"tenure_{next(self._next_number)}".encode()
-            self.pgconn.send_prepare(name, text.encode())
-            await self._result()
-            self._names[text] = name
+    async def _prepared_name(self, text: str) -> bytes | None:
+        """The name under which a statement is prepared; None where it is used too seldom for that."""
+        found = self._names.get(text, 0)
+        if isinstance(found, bytes):
+            return found
+        if self.prepare_threshold is None or (found == 0 and len(self._names) >= _MOST_PREPARED):
+            return None
+        self._names[text] = found + 1
+        if found < self.prepare_threshold:
+            return None
+        name = b"tenure_%d" % next(self._next_number)
+        self.pgconn.send_prepare(name, text.encode())
+        await self._result()
+        self._names[text] = name
         return name
 
     async def _result(self) -> Any:

@@ -23,9 +23,10 @@ from psycopg.rows import tuple_row
 
 from tenure.jobs.validation import MAX_BATCH
 from tenure.postgres.connection_health import is_ended
-from tenure.postgres.engine_connection import EngineConnection, Row
+from tenure.postgres.engine_connection import EngineConnection
 
 T = TypeVar("T")
+Row = tuple[Any, ...]
 Value = str | bool | None
 
 #: The most bytes of text that one statement carries.
