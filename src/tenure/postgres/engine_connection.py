@@ -231,10 +231,3 @@ def _encoded(value: str | bool) -> bytes:
     if b"\x00" in encoded:  # the driver would end the text there
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
     return encoded
-
-
-async def connect(address: str) -> EngineConnection:
-    """Open a connection that is read from now on."""
-    connection = await EngineConnection.connect(address, autocommit=True)
-    connection.start_reading()
-    return connection

@@ -13,22 +13,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from uuid import uuid4
 
 import psycopg
 
-from tenure.postgres.connect import IDLE_IN_TRANSACTION_MS, SERVER_DEADLINES, plain_dsn
+from tenure.postgres.connect import DEADLINES, IDLE_IN_TRANSACTION_MS, SERVER_DEADLINES, plain_dsn
 from tenure.postgres.connection_health import is_read_only
-from tenure.postgres.engine_connection import EngineConnection, connect
+from tenure.postgres.engine_connection import EngineConnection
 from tenure.postgres.kept_connection import KeptConnection
 from tenure.postgres.notify import CHANNEL, parse_payload
 
 #: Seconds between two attempts to connect: the first and the longest wait; each is randomised down to a half.
 _SOONEST, _LATEST = 0.1, 5.0
 _PATIENCE = 5.0
+_NAME = "tenure listener"
 #: A listener is idle most of the time, so idle_session_timeout is off. A kept connection has the other settings.
 _SETTINGS_WHEN_KEPT = {"idle_session_timeout": "0"}
 _SETTINGS = {
@@ -65,11 +65,9 @@ class Listener:
         probe: float = 30.0,
         patience: float = _PATIENCE,
     ) -> None:
-        self._connect: Callable[[], Awaitable[EngineConnection]]
-        if isinstance(server, str):
-            self._connect, self._settings = partial(connect, plain_dsn(server, "tenure listener")), _SETTINGS
-        else:
-            self._connect, self._settings = server.connection, _SETTINGS_WHEN_KEPT
+        self._kept = server if isinstance(server, KeptConnection) else None
+        self._address = plain_dsn(server, _NAME) if isinstance(server, str) else ""
+        self._settings = _SETTINGS if self._kept is None else _SETTINGS_WHEN_KEPT
         self._on_wakeup = on_wakeup
         self._probe = probe
         self._patience = patience
@@ -96,14 +94,24 @@ class Listener:
             await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
             self._wait = min(2 * self._wait, _LATEST)
 
+    async def _connect(self) -> EngineConnection:
+        if self._kept is not None:
+            return await self._kept.connection()
+        connection = await EngineConnection.connect(self._address, autocommit=True)
+        connection.start_reading()
+        return connection
+
     async def _listen(self, connection: EngineConnection) -> None:
         connection.add_notify_handler(self._on_notification)
         async with connection.in_use:
             await connection.execute(f"listen {CHANNEL}")
         await self._check(connection)
         # The probe has shown that the session is the listener's own, and not lent by a pooler.
+        settings = dict(self._settings)
+        if connection.info.parameter_status("application_name") == DEADLINES["application_name"]:
+            settings["application_name"] = _NAME
         async with connection.in_use:
-            await connection.execute(_SET, (list(self._settings), list(self._settings.values())))
+            await connection.execute(_SET, (list(settings), list(settings.values())))
         self._wait, self.is_listening = _SOONEST, True
         if self._lost:
             self._lost = False
