@@ -93,7 +93,7 @@ async def test_every_connection_of_a_worker_has_timeouts(
 ) -> None:
     monkeypatch.setattr(connect, "LOCK_TIMEOUT_MS", LOCK_TIMEOUT_MS)
     host = f"127.{os.getpid() >> 16 & 255}.{os.getpid() >> 8 & 255}.{os.getpid() & 255 or 1}"  # nobody else's here
-    with own_cluster(listen_addresses=host) as cluster, Harness(cluster.dsn) as db:
+    with own_cluster(listen_addresses=host) as cluster:
         migrate(cluster.dsn)
         opened.clear()
         async with steady(make_conninfo(cluster.dsn, host=host)) as app:

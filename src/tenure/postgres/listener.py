@@ -118,8 +118,9 @@ class Listener:
             _log.info("wake-ups are received again")
         self._notify_caller("", "")
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(connection.ended.wait(), self._probe)
+            with suppress(TimeoutError):  # not `wait_for`, which loses a cancel before Python 3.12
+                async with asyncio.timeout(self._probe):
+                    await connection.ended.wait()
                 raise psycopg.OperationalError("the connection was lost")
             await self._check(connection)
 
@@ -139,7 +140,8 @@ class Listener:
             if not sent.rowcount:
                 raise _NotReceiving(_QUEUE_FULL)
         try:
-            await asyncio.wait_for(arrived, self._patience)
+            async with asyncio.timeout(self._patience):
+                await arrived
         except TimeoutError:
             raise _NotReceiving(f"the probe did not arrive within {self._patience:g} s") from None
         if is_read_only(connection):  # the server reported it with its last answer
