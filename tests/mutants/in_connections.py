@@ -140,8 +140,8 @@ MUTANTS = (
         "heartbeat-in-line",
         "A heartbeat waits for a connection like everybody else",
         "postgres/engine.py",
-        "await self._run(plan, self._heartbeats if beat else self._calls)\n",
-        "await self._run(plan, self._calls)\n",
+        "await self._run(plan, self._heartbeats if beat else self._calls, kept)\n",
+        "await self._run(plan, self._calls, kept)\n",
         (
             f"{_CONNECTIONS}::test_heartbeat_waits_for_no_connection",
             f"{_CONNECTIONS}::test_worker_beats_while_upkeep_occupies_its_connections",

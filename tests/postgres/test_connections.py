@@ -61,6 +61,7 @@ _OF_ALL = {
     "idle_in_transaction_session_timeout": 10_000, "idle_session_timeout": 0, "lock_timeout": LOCK_TIMEOUT_MS,
     "tcp_keepalives_count": 3, "tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_user_timeout": 30_000,
 }  # fmt: skip
+_OF_A_LISTENER_ALONE = {**_OF_ALL, "lock_timeout": 0, "statement_timeout": 10_000}
 #: And the client's end of each connection: (level, option) → value, times in seconds, the last in milliseconds.
 _SOCKET = {
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
@@ -96,6 +97,8 @@ async def test_every_connection_of_a_worker_has_timeouts(
     with own_cluster(listen_addresses=host) as cluster:
         migrate(cluster.dsn)
         opened.clear()
+        alone = Listener(make_conninfo(cluster.dsn, host=host), lambda *_: None)
+        listening = asyncio.create_task(alone.run())
         async with steady(make_conninfo(cluster.dsn, host=host)) as app:
 
             @app.task
@@ -104,12 +107,13 @@ async def test_every_connection_of_a_worker_has_timeouts(
 
             async with working(app):
                 assert await app.result(await work.enqueue(1), timeout=60) == 1
-                await until(lambda: any(is_listening(one) for one in opened))
+                await until(lambda: alone.is_listening and sum(map(is_listening, opened)) == 2)
                 found = [connection for connection in opened if not connection.closed]
                 settings = [await settings_of(connection) for connection in found]
                 options = [options_of(connection) for connection in found]
-                (listens,) = filter(is_listening, found)
-                assert listens.its_loop is asyncio.get_running_loop(), "it is the connection of the claims"
+        listening.cancel()
+        await asyncio.wait([listening])
+    settings.remove(_OF_A_LISTENER_ALONE)
     limits = {one.pop("statement_timeout") for one in settings}
     assert limits == {connect.CALL_TIMEOUT_MS, connect.STATEMENT_TIMEOUT_MS}
     assert settings == [_OF_ALL] * len(settings)
