@@ -65,12 +65,15 @@ class EngineConnection(psycopg.AsyncConnection[Any]):
         async with self.lock:
             if self.ended.is_set():
                 raise psycopg.errors.IdleSessionTimeout("the session ended before the statement was sent")
-            name = await self._prepared_name(text) if prepare else None
-            if name is None:
-                self.pgconn.send_query_params(text.encode(), parameters, result_format=Format.BINARY)
-            else:
-                self.pgconn.send_query_prepared(name, parameters, result_format=Format.BINARY)
-            result = await self._result()
+            try:
+                name = await self._prepared_name(text) if prepare else None
+                if name is None:
+                    self.pgconn.send_query_params(text.encode(), parameters, result_format=Format.BINARY)
+                else:
+                    self.pgconn.send_query_prepared(name, parameters, result_format=Format.BINARY)
+                result = await self._result()
+            finally:
+                self._stop_if_closed()
         if not result.nfields:
             return []
         self._transformer.set_pgresult(result)
@@ -115,6 +118,8 @@ class EngineConnection(psycopg.AsyncConnection[Any]):
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
                 await self._cancel(gen)
             raise
+        finally:
+            self._stop_if_closed()
 
     async def _drive(self, gen: PQGen[Any]) -> Any:
         try:
@@ -133,8 +138,6 @@ class EngineConnection(psycopg.AsyncConnection[Any]):
             self._stop_writing()
             if value.done() and not value.cancelled():
                 value.exception()  # one that nobody awaits any more is not logged
-            if self.pgconn.status == ConnStatus.BAD:
-                self._stop_reading()
 
     def _on_readable(self) -> None:
         if self._statement is not None:
@@ -161,8 +164,7 @@ class EngineConnection(psycopg.AsyncConnection[Any]):
             self._statement = None
             if not value.done():
                 value.set_exception(error)
-            if self.pgconn.status == ConnStatus.BAD:  # the driver has closed the socket
-                self._stop_reading()
+            self._stop_if_closed()
         else:
             if not wanted & Wait.W:
                 self._stop_writing()
@@ -179,10 +181,14 @@ class EngineConnection(psycopg.AsyncConnection[Any]):
             self.pgconn.consume_input()
         except psycopg.Error:
             self._stop_reading()
-            return
         while (notification := self.pgconn.notifies()) is not None:
             if self.pgconn.notify_handler is not None:
                 self.pgconn.notify_handler(notification)
+
+    def _stop_if_closed(self) -> None:
+        """Stop to read a socket that the driver has closed, before its number is used for another one."""
+        if self._socket is not None and self.pgconn.status == ConnStatus.BAD:
+            self._stop_reading()
 
     def _stop_reading(self) -> None:
         socket, self._socket = self._socket, None
