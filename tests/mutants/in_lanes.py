@@ -210,7 +210,7 @@ MUTANTS = (
         _PLAIN,
         "            or (select count(*) < (select :limit::bigint) and not bool_or(counted) from lane))",
         "            or true)",
-        ("postgres/test_claims_by_type.py::test_what_others_have_locked_is_made_up_for_by_what_is_free",),
+        ("postgres/test_claims_by_type.py::test_a_claim_that_finds_a_few_of_a_lane_free_takes_the_rest_from_others",),
     ),
     Mutant(
         "no-whole-claim-after-the-short-one",

@@ -92,6 +92,15 @@ async def test_what_others_have_locked_is_made_up_for_by_what_is_free(store: Sto
     assert len(claimed) == 3, "all that is free"
 
 
+async def test_a_claim_that_finds_a_few_of_a_lane_free_takes_the_rest_from_others(store: Store, db: Harness) -> None:
+    fill(db, "'k00'", 1, 20)
+    fill(db, "'k01'", 21, 40)
+    with psycopg.connect(db.dsn) as other:
+        other.execute("select from tenure.job where id <= 17 for update")
+        claimed = await store.claim(worker="w", limit=15, types=KNOWN[:5])
+    assert sorted(job.id for job in claimed) == list(range(18, 33))
+
+
 @pytest.mark.parametrize("types", [None, ["a", "b"]])
 @pytest.mark.parametrize("locked", ["'a'", "case n % 2 when 0 then 'a' else 'b' end"])
 async def test_a_claim_looks_below_jobs_that_others_have_locked(
