@@ -44,8 +44,8 @@ MUTANTS = (
         "listed-as-live-and-as-finished",
         "A job that ends between two reads is listed twice",
         "postgres/search.py",
-        " and row[2] not in known)",
-        ")",
+        "for job in _summaries(rows) if job.id not in known)",
+        "for job in _summaries(rows))",
         (_COUNT + "test_a_job_that_ends_between_two_reads_is_listed_once",),
     ),
     Mutant(
@@ -60,8 +60,8 @@ MUTANTS = (
         "search-by-worker-unbounded",
         "A search by worker reads as many rows as one by columns alone",
         "postgres/search.py",
-        '("reason", "group", "error", "payload_paths", "worker"))',
-        '("reason", "group", "error", "payload_paths"))',
+        'for name in ("error", "payload_paths", "worker"))',
+        'for name in ("error", "payload_paths"))',
         (_COUNT + "test_a_search_by_worker_reads_a_bounded_number_of_rows",),
     ),
     Mutant(
