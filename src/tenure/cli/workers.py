@@ -12,7 +12,7 @@ import typer
 from tenure.cli.command import Output, Store, command, table_output
 from tenure.cli.output import card, timestamp
 from tenure.errors import BadInput
-from tenure.jobs.formats import format_duration
+from tenure.jobs.formats import count_of, format_duration
 from tenure.jobs.live_worker import PastWorker, WorkerStatus
 
 _HEAD = ("worker", "state", "up since (UTC)", "busy", "holds", "release", "queues", "where", "application", "types")
@@ -65,7 +65,7 @@ def _card_rows(worker: WorkerStatus) -> Iterator[tuple[str, str | None]]:
     yield "last seen", _time(worker.last_seen_at)
     yield "busy", _busy(worker)
     held = f", the oldest since {_time(worker.since)}" if worker.since else ""
-    yield "holds", f"{worker.held} jobs{held}"
+    yield "holds", f"{count_of(worker.held, 'job')}{held}"
     yield "heartbeat", _time(worker.last_heartbeat_at)
     yield "release", worker.release or "unknown: set TENURE_RELEASE, or App(release=…)"
     yield "version", worker.version and f"tenure {worker.version}"
@@ -88,7 +88,7 @@ def _ending(one: PastWorker) -> str:
     named = f"{one.worker_id} ({_first(one.queues)}{release}){where}"
     if one.ending == "stopped":
         return f"{named} stopped at {_time(one.gone_at)}"
-    ran = f", and ran {one.busy} jobs then" if one.busy else ""
+    ran = f", and ran {count_of(one.busy, 'job')} then" if one.busy else ""
     return f"{named} did not stop: last seen at {_time(one.last_seen_at)}{ran}"
 
 

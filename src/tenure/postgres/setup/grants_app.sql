@@ -1,5 +1,5 @@
 -- Let the app change rows. The owner owns all objects by now.
-grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox, tenure.worker, tenure.published_queue
+grant insert, update, delete on tenure.job, tenure.claim, tenure.key, tenure.outbox, tenure.worker, tenure.past_worker, tenure.published_queue
     to tenure_app;
 grant insert, update, delete on tenure.schedule, tenure.schedule_fire, tenure.unique_job to tenure_app;
 grant insert, update, delete on tenure.flow, tenure.flow_node, tenure.flow_end to tenure_app;
