@@ -17,7 +17,7 @@ from tests.proof.stage import Stage
 
 CONTRACTS = {**BUILT_IN, **OWN}
 #: How many histories, and of how many steps.
-SLICE = (50, 30)
+SLICE = (30, 30)
 WHOLE = pytest.param((300, 50), marks=[pytest.mark.prove, pytest.mark.timeout(1200)])
 
 pytestmark = pytest.mark.timeout(600)  # a history that goes wrong is first made short, which takes a while
