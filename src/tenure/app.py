@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from tenure.jobs.outcome import Moved, Noted
     from tenure.schedules.declaration import Schedule
     from tenure.worker import Worker
-    from tenure.worker.service_thread import Service
 
 _log = logging.getLogger("tenure")
 R = TypeVar("R")
@@ -334,10 +333,13 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs, OperationVerbs):
                 metrics.upkeep = upkeep
             await upkeep.run()
 
+        async def listen(client: Any) -> None:
+            await client.listen(worker.wake_up)
+
         async def declare_schedules(client: Any) -> None:
             await declare_regularly(self, client, worker.name)
 
-        services: list[Service] = []
+        services = [listen] if wakeups and self.settings.wakeups else []
         if self._schedules:
             services.append(declare_schedules)
         if upkeep and not self._connections.is_remote:  # a dispatcher runs its own upkeep
@@ -346,7 +348,7 @@ class App(TaskVerbs, ScheduleVerbs, FlowVerbs, DatasetVerbs, OperationVerbs):
             self.tasks, source, middleware=self.middleware, open_service_source=service_source, services=services,
             application=self.application, queues=queues, concurrency=concurrency, contracts=contracts, name=name,
             poll=poll, grace=grace, schedules=fingerprints(self._schedules), release=self.settings.release,
-            metrics=metrics, listens=wakeups and self.settings.wakeups,
+            metrics=metrics,
         )  # fmt: skip
         return worker
 

@@ -197,7 +197,7 @@ class Interrupted(OneConnection):
         super().__init__(connection)
         self.after, self.event = after, event
 
-    async def run(self, plan: Callable[[], Plan[Any]], *, beat: bool = False, quick: bool = False) -> Any:
+    async def run(self, plan: Callable[[], Plan[Any]], *, beat: bool = False) -> Any:
         return await super().run(lambda: self._watched(plan()), beat=beat)
 
     def _watched(self, plan: Plan[Any]) -> Generator[Any, Any, Any]:

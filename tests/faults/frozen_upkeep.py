@@ -26,7 +26,7 @@ class FreezingEngine(Engine):
 
     frozen = False
 
-    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False, quick: bool = False) -> T:
+    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False) -> T:
         return await super().run(lambda: stepwise(plan(), self._stopping()), beat=beat)
 
     def _stopping(self) -> Callable[[str], None]:

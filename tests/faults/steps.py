@@ -63,7 +63,7 @@ class StepwiseEngine(Engine):
 
     point: Point
 
-    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False, quick: bool = False) -> T:
+    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False) -> T:
         return await super().run(lambda: stepwise(plan(), self.point), beat=beat)
 
 

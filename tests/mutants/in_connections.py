@@ -23,65 +23,7 @@ _LEFT = f"{_READ_ONLY}::test_store_leaves_a_demoted_primary_and_finds_the_new_on
 _PREPARED = f"{_FULL}::test_transaction_that_enqueued_without_notify_can_be_prepared"
 _CALLERS_COMMIT = f"{_FULL}::test_a_commit_of_the_callers_own_survives_a_full_queue_of_notifications"
 
-_KEPT = "faults/test_kept_connection.py"
-
 MUTANTS = (
-    Mutant(
-        "kept-connection-used-by-two",
-        "A call takes the kept connection while another call uses it",
-        "postgres/kept_connection.py",
-        "return None if connection.in_use.locked() else connection\n",
-        "return connection\n",
-        (f"{_KEPT}::test_call_beside_another_one_uses_the_pool",),
-    ),
-    Mutant(
-        "kept-connection-not-replaced",
-        "A kept connection that is lost is never opened again",
-        "postgres/kept_connection.py",
-        "if self._opening is None and not self._is_closed and monotonic() >= self._next_try:",
-        "if False:",
-        (f"{_KEPT}::test_lost_connection_is_replaced_and_calls_use_the_pool_meanwhile",),
-    ),
-    Mutant(
-        "waiting-claim-on-the-kept-connection",
-        "A claim that may wait for a lock delays the wake-ups of its worker",
-        "postgres/claim.py",
-        "is_quick = not bound.contract.lease.closed_by_claim and not any(one.may_wait for one in claimers)\n",
-        "is_quick = True\n",
-        (f"{_KEPT}::test_only_claims_that_wait_for_nothing_use_the_kept_connection",),
-    ),
-    Mutant(
-        "cancelled-statement-goes-on",
-        "A statement whose caller was cancelled goes on in the server",
-        "postgres/engine_connection.py",
-        "            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:\n",
-        "            if False:\n",
-        (f"{_KEPT}::test_cancelled_claim_is_cancelled_in_the_server_and_leaves_the_connection_usable",),
-    ),
-    Mutant(
-        "statement-sent-on-an-ended-session",
-        "A statement on a session that is known to have ended is reported as one that may have happened",
-        "postgres/engine_connection.py",
-        "            if self.ended.is_set():\n",
-        "            if False:\n",
-        (f"{_KEPT}::test_statement_on_an_ended_session_is_not_sent",),
-    ),
-    Mutant(
-        "text-cut-at-nul",
-        "The driver sends a text up to its first NUL, and nobody is told",
-        "postgres/engine_connection.py",
-        '    if b"\\x00" in encoded:',
-        "    if False:",
-        (f"{_KEPT}::test_text_that_the_driver_would_cut_is_refused",),
-    ),
-    Mutant(
-        "wakeups-on-a-connection-of-their-own",
-        "A worker hears wake-ups on another session than it claims on",
-        "client/direct.py",
-        "await Listener(self.store.kept_for(self._direct_url) or self._direct_url, on_wakeup).run()\n",
-        "await Listener(self._direct_url, on_wakeup).run()\n",
-        (f"{_KEPT}::test_worker_claims_on_the_session_that_hears_wakeups",),
-    ),
     Mutant(
         "frozen-transaction-kept",
         "A session may stand idle inside of a transaction for ever",
@@ -140,8 +82,8 @@ MUTANTS = (
         "heartbeat-in-line",
         "A heartbeat waits for a connection like everybody else",
         "postgres/engine.py",
-        "await self._run(plan, self._heartbeats if beat else self._calls, kept)\n",
-        "await self._run(plan, self._calls, kept)\n",
+        "await self._run(plan, self._heartbeats if beat else self._calls)\n",
+        "await self._run(plan, self._calls)\n",
         (
             f"{_CONNECTIONS}::test_heartbeat_waits_for_no_connection",
             f"{_CONNECTIONS}::test_worker_beats_while_upkeep_occupies_its_connections",

@@ -61,7 +61,7 @@ _OF_ALL = {
     "idle_in_transaction_session_timeout": 10_000, "idle_session_timeout": 0, "lock_timeout": LOCK_TIMEOUT_MS,
     "tcp_keepalives_count": 3, "tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_user_timeout": 30_000,
 }  # fmt: skip
-_OF_A_LISTENER_ALONE = {**_OF_ALL, "lock_timeout": 0, "statement_timeout": 10_000}
+_OF_THE_LISTENER = {**_OF_ALL, "lock_timeout": 0, "statement_timeout": 10_000}
 #: And the client's end of each connection: (level, option) → value, times in seconds, the last in milliseconds.
 _SOCKET = {
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
@@ -72,11 +72,17 @@ _SOCKET = {
 }
 
 
+_IS_SET = (
+    "select exists (select from pg_stat_activity where application_name = 'tenure listener' and state = 'idle' "
+    "and query ~ 'set_config' and datname = current_database())"
+)
+
+
 async def settings_of(connection: Any) -> dict[str, int]:
     """Ask a connection that others use, in the loop that it belongs to."""
 
     async def ask() -> list[tuple[str, str]]:
-        cursor = await connection.execute(_SHOW, [["statement_timeout", *_OF_ALL]])
+        cursor = await connection.execute(_SHOW, [list(_OF_THE_LISTENER)])
         rows: list[tuple[str, str]] = await cursor.fetchall()
         return rows
 
@@ -94,11 +100,9 @@ async def test_every_connection_of_a_worker_has_timeouts(
 ) -> None:
     monkeypatch.setattr(connect, "LOCK_TIMEOUT_MS", LOCK_TIMEOUT_MS)
     host = f"127.{os.getpid() >> 16 & 255}.{os.getpid() >> 8 & 255}.{os.getpid() & 255 or 1}"  # nobody else's here
-    with own_cluster(listen_addresses=host) as cluster:
+    with own_cluster(listen_addresses=host) as cluster, Harness(cluster.dsn) as db:
         migrate(cluster.dsn)
         opened.clear()
-        alone = Listener(make_conninfo(cluster.dsn, host=host), lambda *_: None)
-        listening = asyncio.create_task(alone.run())
         async with steady(make_conninfo(cluster.dsn, host=host)) as app:
 
             @app.task
@@ -107,21 +111,24 @@ async def test_every_connection_of_a_worker_has_timeouts(
 
             async with working(app):
                 assert await app.result(await work.enqueue(1), timeout=60) == 1
-                await until(lambda: alone.is_listening and sum(map(is_listening, opened)) == 2)
+                await until(lambda: any(map(is_listener, opened)) and db.value(_IS_SET))
                 found = [connection for connection in opened if not connection.closed]
-                settings = [await settings_of(connection) for connection in found]
+                asked = [asyncio.create_task(settings_of(connection)) for connection in found]
+                while not all(one.done() for one in asked):
+                    await work.enqueue(2)  # until it hears something, the listener's connection is not free
+                    await asyncio.sleep(0.02)
+                settings = dict(zip(found, [await one for one in asked], strict=True))
                 options = [options_of(connection) for connection in found]
-        listening.cancel()
-        await asyncio.wait([listening])
-    settings.remove(_OF_A_LISTENER_ALONE)
-    limits = {one.pop("statement_timeout") for one in settings}
+                (listener,) = filter(is_listener, found)
+    assert settings.pop(listener) == _OF_THE_LISTENER
+    limits = {one.pop("statement_timeout") for one in settings.values()}
     assert limits == {connect.CALL_TIMEOUT_MS, connect.STATEMENT_TIMEOUT_MS}
-    assert settings == [_OF_ALL] * len(settings)
+    assert list(settings.values()) == [_OF_ALL] * len(settings)
     assert options == [_SOCKET] * len(found)
 
 
-def is_listening(connection: Any) -> bool:
-    return not connection.closed and bool(connection._notify_handlers)
+def is_listener(connection: Any) -> bool:
+    return not connection.closed and connection.info.parameter_status("application_name") == "tenure listener"
 
 
 async def test_a_store_has_the_timeouts_of_its_use(dsn: str) -> None:
@@ -166,14 +173,14 @@ async def test_the_listener_has_timeouts_and_may_be_idle(dsn: str, opened: list[
     finally:
         task.cancel()
     heard: list[str] = []
-    monitored = Listener(dsn, lambda *_: heard.append(""), probe=0.01)
+    monitored = Listener(dsn, lambda *_: heard.append(""))
 
-    async def asked(connection: psycopg.AsyncConnection[Any]) -> None:
+    async def asked(connection: psycopg.AsyncConnection[Any], *_: Any) -> bool:
         rows = await (await connection.execute(_SHOW, [list(TIMEOUTS)])).fetchall()
         heard.append(str(shown(rows)))
         raise asyncio.CancelledError
 
-    monitored._check = _first_then(monitored._check, asked)  # type: ignore[method-assign]
+    monitored._receive = _first_then(monitored._receive, asked)  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
         await monitored.run()
     assert heard[-1] == str({
@@ -185,8 +192,8 @@ async def test_the_listener_has_timeouts_and_may_be_idle(dsn: str, opened: list[
 def _first_then(first: Any, then: Any) -> Any:
     calls: list[Any] = [first]
 
-    async def call(*args: Any) -> None:
-        await (calls.pop() if calls else then)(*args)
+    async def call(*args: Any) -> bool:
+        return bool(await (calls.pop() if calls else then)(*args))
 
     return call
 
@@ -220,15 +227,11 @@ def test_connections_are_opened_in_few_places_and_with_an_address_of_the_engines
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             called = ast.unparse(node.func)
-            if called in (
-                "psycopg.connect", "psycopg.AsyncConnection.connect", "psycopg.Connection.connect",
-                "EngineConnection.connect",
-            ):  # fmt: skip
+            if called in ("psycopg.connect", "psycopg.AsyncConnection.connect", "psycopg.Connection.connect"):
                 found.setdefault(str(file.relative_to(root)), set()).add(ast.unparse(node.args[0]))
     assert found == {
         "postgres/connect.py": {"address"},
         "postgres/test_databases.py": {"address", "self._server", "server"},  # makes and drops databases of tests
-        "postgres/engine.py": {"address"},
         "postgres/listener.py": {"self._address"},
         "postgres/migrate.py": {"plain_dsn(dsn, 'tenure migrate')"},
         "postgres/doctor/examination.py": {  # it judges what it connects to, and must not wait for a pool

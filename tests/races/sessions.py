@@ -52,7 +52,7 @@ class OneConnection(Engine):
         self.connection = connection
         self.refusals = _NoRefusals(self.run)
 
-    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False, quick: bool = False) -> T:
+    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False) -> T:
         with translate_errors():
             return run_sync(self.connection, plan())
 

@@ -165,8 +165,7 @@ class Connections:
         url = await asyncio.to_thread(self.url)
         store = await Store.connect(
             url, numbers=settings.numbers, max_bytes=settings.max_payload_bytes, connections=connections,
-            wake=settings.wakeups, heartbeats=service, keeps=not service,
-            statement_ms=None if service else CALL_TIMEOUT_MS,
+            wake=settings.wakeups, heartbeats=service, statement_ms=None if service else CALL_TIMEOUT_MS,
         )  # fmt: skip
         return await self._checked(DirectClient(store, url if _test_url is not None else settings.direct_url or url))
 

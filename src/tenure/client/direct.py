@@ -110,12 +110,7 @@ class DirectClient:
         """Listen for wake-ups until cancelled."""
         from tenure.postgres.listener import Listener
 
-        await Listener(self.store.kept_for(self._direct_url) or self._direct_url, on_wakeup).run()
-
-    @property
-    def listens_here(self) -> bool:
-        """Whether wake-ups arrive on the connection of the claims, unless they have a direct address of their own."""
-        return self.store.kept_for(self._direct_url) is not None
+        await Listener(self._direct_url, on_wakeup).run()
 
     async def contracts(self) -> Mapping[str, Contract]:
         """Every registered contract in its newest version, with this process's numbers."""

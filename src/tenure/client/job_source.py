@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uuid import UUID
@@ -25,13 +25,6 @@ class JobSource(Protocol):
 
     #: Other processes can take a job over while this source is away: a lease that was not renewed in time is lost.
     leases_run_on: bool
-
-    @property
-    def listens_here(self) -> bool:
-        """Whether wake-ups arrive on the connection of the claims: then the event loop that claims awaits them."""
-
-    async def listen(self, on_wakeup: Callable[[str, str], None]) -> None:
-        """Call `on_wakeup(contract, queue)` for each wake-up, until cancelled; an empty name stands for any."""
 
     @property
     def datasets(self) -> DatasetCalls:

@@ -65,8 +65,6 @@ class RemoteClient:
 
     #: While the dispatcher is away, other workers can take a job over: a lease that was not renewed in time is lost.
     leases_run_on = True
-    #: Wake-ups come by a request of their own.
-    listens_here = False
 
     def __init__(self, url: str, key: str | None = None, *, max_bytes: int = validation.MAX_BYTES) -> None:
         self._requests = DispatcherRequests(url, key)

@@ -20,7 +20,7 @@ from tenure.jobs.job import Job
 from tenure.jobs.job_type import JobType, claim_numbers
 from tenure.jobs.outcome import Moved, Outcome
 from tenure.postgres.bound_contract import BoundContract
-from tenure.postgres.engine import EngineUser, ask, check_ids, only_answer
+from tenure.postgres.engine import EngineUser, check_ids, only_answer
 from tenure.postgres.lost_lease_warnings import warn_of_closed, warn_of_reclaimed
 from tenure.postgres.move import UNKNOWN_VERSION, Batch, move
 from tenure.postgres.quarantine import claim_skipping_unloggable, tenant_suffix
@@ -71,13 +71,8 @@ class ClaimVerbs(EngineUser):
         registry = self._engine.registry
         known = {name: versions for name in dict.fromkeys(contracts) if (versions := registry.versions(name))}
         each_versions = ["\n".join(lanes(versions, (), None)["versions"]) for versions in known.values()]
-        values = {
-            **lanes((), queues, types),
-            "contracts": list(known),
-            "tenant": tenant,
-            "each_versions": each_versions,
-        }
-        rows = await self._engine.run(lambda: ask("list_contracts_with_due_jobs", values), quick=True)
+        values = {**lanes((), queues, types), "contracts": list(known), "tenant": tenant}
+        rows = await self._engine.ask("list_contracts_with_due_jobs", **values, each_versions=each_versions)
         return [name for (name,) in rows]
 
     async def claim(
@@ -136,13 +131,10 @@ class ClaimVerbs(EngineUser):
             "options": None if declared is None else _options_json(bound, tuple(declared)),
         }  # fmt: skip
         cursor = cursor or ClaimCursor()
-        # A repeat may wait for the first call with its key, and closing expired leases for their rows.
-        is_quick = not bound.contract.lease.closed_by_claim and not any(one.may_wait for one in claimers)
         while True:
             positions = cursor.begin()
             values |= {"positions": positions or {}, "seen": sorted(cursor.types) or None}
-            plan = partial(claim_plan, versions, claimers, values)
-            answers, met_expired = await self._engine.run(plan, quick=is_quick)
+            answers, met_expired = await self._engine.run(partial(claim_plan, versions, claimers, values))
             jobs = _in_index_order(answers)
             if met_expired and not jobs and any(await self._engine.run(partial(cancel_expired, versions, 1_000))):
                 continue  # the expired jobs may have stood before those that are due

@@ -40,11 +40,6 @@ def note_use(connection: psycopg.AsyncConnection[Any]) -> None:
     _used[connection] = monotonic()
 
 
-def forget_use(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Let a connection count as never used, so that it is tried before its next use."""
-    _used.pop(connection, None)
-
-
 def idle_seconds(connection: psycopg.AsyncConnection[Any]) -> float:
     """Return the seconds since the last use of this connection; endless for one that was never used.
 

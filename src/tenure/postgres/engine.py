@@ -2,7 +2,6 @@
 
     calls        the pool of all calls: one connection is always open, the others are opened on demand
     heartbeats   one connection for heartbeats: open from the start, so that a heartbeat does not wait for one
-    kept         one connection for claims and lone enqueues of an application, which also receives wake-ups
 
 The engine runs a plan again after a deadlock or a serialization failure, and also when PostgreSQL refused it before it
 began or rolled it back: the session was idle for too long, is read-only, or this process was frozen. It does not run a
@@ -30,8 +29,6 @@ from tenure.jobs import validation
 from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.connect import SESSION_ENDED, first_line, parse_dsn, probe_dsn, session_settings, translate_errors
 from tenure.postgres.connection_health import idle_seconds, is_ended, is_read_only, note_use, responds, watch
-from tenure.postgres.engine_connection import EngineConnection
-from tenure.postgres.kept_connection import KeptConnection
 from tenure.postgres.notify import Wakeups
 from tenure.postgres.refusals import Refusals
 from tenure.postgres.registry import ContractNumbers, Registry
@@ -88,8 +85,6 @@ class Engine:
         wake: bool = False,
     ) -> None:
         self._calls = self._heartbeats = _LimitedPool(pool)
-        #: For calls that are short and wait for no lock; None: they use the pool too.
-        self.kept: KeptConnection | None = None
         #: True: the pool belongs to the caller.
         self._borrowed_pool = borrowed_pool
         #: Behind a pooler, and on a caller's pool: the settings that each transaction sets for itself.
@@ -116,35 +111,25 @@ class Engine:
         patience_s: float = 10.0,
         statement_ms: int | None = None,
         heartbeats: bool = False,
-        keeps: bool = False,
     ) -> Engine:
         """Connect, or raise; with `wake`, send a NOTIFY for jobs that can be claimed.
 
         A statement takes at most `statement_ms`. With `heartbeats`, one of the connections is reserved for heartbeats
-        and is open when this returns. With `keeps`, one is kept for short calls, but not behind a pooler.
+        and is open when this returns.
         """
         opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
         async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
-            assert isinstance(connection, EngineConnection)
             opened.add(connection)
             await watch(connection)
-            connection.start_reading()
 
         registry = Registry(numbers)  # refuses bad values before connecting
         address, behind_pooler = await probe_dsn(dsn, statement_ms)  # a pool would retry for long without the reason
         kwargs: dict[str, Any] = {"autocommit": True}
         if behind_pooler:
             kwargs["prepare_threshold"] = None
-        common: dict[str, Any] = {
-            "open": False,
-            "timeout": patience_s,
-            "kwargs": kwargs,
-            "configure": configure,
-            "connection_class": EngineConnection,
-        }
-        keeps = keeps and not behind_pooler
-        slots = connections - heartbeats - keeps
+        common: dict[str, Any] = {"open": False, "timeout": patience_s, "kwargs": kwargs, "configure": configure}
+        slots = connections - heartbeats
         pool: Pool = AsyncConnectionPool(
             address, min_size=1, max_size=slots, reconnect_timeout=_RECONNECT_S, reconnect_failed=_reconnect_if_awaited,
             **common,
@@ -162,16 +147,6 @@ class Engine:
             engine._heartbeats = _LimitedPool(heartbeat_pool, asyncio.Semaphore(1))
             with translate_errors():
                 await heartbeat_pool.open(wait=True, timeout=patience_s)
-        if keeps:
-
-            async def open_connection() -> EngineConnection:
-                connection = await EngineConnection.connect(address, autocommit=True)
-                await configure(connection)
-                return connection
-
-            engine.kept = KeptConnection(open_connection)
-            with translate_errors():
-                await engine.kept.connection()
         await pool.open()
         engine._requires_primary = parse_dsn(address).get("target_session_attrs") == "read-write"
         return engine
@@ -191,8 +166,6 @@ class Engine:
         if not self._borrowed_pool:
             await self.wakeups.close()
             await self.refusals.close()
-            if self.kept is not None:
-                await self.kept.close()
             for pool in self._pools():
                 await pool.close()
 
@@ -204,29 +177,20 @@ class Engine:
     def _pools(self) -> list[Pool]:
         return [self._calls.pool] if self._heartbeats is self._calls else [self._calls.pool, self._heartbeats.pool]
 
-    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False, quick: bool = False) -> T:
-        """Run a plan, created anew for each attempt. `beat`: on the heartbeat connection.
-
-        `quick`: on the kept connection if that is free. Such a plan waits for no lock.
-        """
+    async def run(self, plan: Callable[[], Plan[T]], *, beat: bool = False) -> T:
+        """Run a plan, created anew for each attempt. `beat`: on the heartbeat connection."""
         task = asyncio.current_task()
         before = task.cancelling() if task else 0
-        kept = self.kept if quick else None
-        answer = await self._run(plan, self._heartbeats if beat else self._calls, kept)
+        answer = await self._run(plan, self._heartbeats if beat else self._calls)
         if task and task.cancelling() > before:  # before Python 3.12 `wait_for` loses a cancel together with an answer
             raise asyncio.CancelledError
         return answer
 
-    async def _run(self, plan: Callable[[], Plan[T]], limited: _LimitedPool, kept: KeptConnection | None = None) -> T:
+    async def _run(self, plan: Callable[[], Plan[T]], limited: _LimitedPool) -> T:
         if self._borrowed_pool and limited.pool.closed:
             raise BadInput("the caller's pool is not open. Next: open it before use, close it afterwards")
         for attempt in range(_DEADLOCK_TRIES):
             try:
-                if kept is not None and (connection := kept.free()) is not None:
-                    async with connection.in_use:
-                        with translate_errors():
-                            if not await self._close_if_unusable(connection):
-                                return await self._run_on(connection, plan)
                 if limited.slots is None:
                     return await self._run_once(plan, limited.pool)
                 async with limited.slots:
@@ -240,8 +204,6 @@ class Engine:
                         raise
             except ConnectionLost:
                 # The other connections are probably lost too, and each would fail one more call.
-                if self.kept is not None:
-                    self.kept.distrust()
                 await asyncio.shield(asyncio.gather(*(pool.check() for pool in self._pools())))
                 raise
             except _SessionEnded as ended:
@@ -266,18 +228,14 @@ class Engine:
                         if pool is not self._heartbeats.pool:  # check it too: it is unused until there is a job
                             await asyncio.shield(self._heartbeats.pool.check())
                         continue  # the pool discards the connection
-                    return await self._run_on(connection, plan)
-
-    async def _run_on(self, connection: psycopg.AsyncConnection[Any], plan: Callable[[], Plan[T]]) -> T:
-        """Run a plan once on a connection that was found usable."""
-        done: list[Query] = []
-        try:
-            return await run(connection, plan(), done, adapt=self._adapt(connection))
-        except SESSION_ENDED as error:
-            await connection.close()
-            raise _SessionEnded(error, partly_done=any(query.changes for query in done)) from error
-        finally:
-            note_use(connection)
+                    done: list[Query] = []
+                    try:
+                        return await run(connection, plan(), done, adapt=self._adapt(connection))
+                    except SESSION_ENDED as error:
+                        await connection.close()
+                        raise _SessionEnded(error, partly_done=any(query.changes for query in done)) from error
+                    finally:
+                        note_use(connection)
 
     async def _close_if_unusable(self, connection: psycopg.AsyncConnection[Any]) -> bool:
         """Close a connection that ended while it was idle, or whose server is read-only now; returns whether it did."""
@@ -296,8 +254,6 @@ class Engine:
         read_only = isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
         if read_only and not self._borrowed_pool:
             # The other connections go to the same server.
-            if self.kept is not None:
-                await self.kept.discard()
             await asyncio.shield(asyncio.gather(*(pool.drain() for pool in self._pools())))
         if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
             _log.warning(
@@ -326,10 +282,10 @@ class Engine:
             return None
         return partial(with_settings, settings=self._shared_settings, is_borrowed=self._borrowed_pool)
 
-    async def run_and_extend_ranges(self, plan: Callable[[], Plan[T]], *, quick: bool = False) -> T:
+    async def run_and_extend_ranges(self, plan: Callable[[], Plan[T]]) -> T:
         """Run a plan that inserts jobs; when the id ranges are used up, create more and run it again."""
         try:
-            return await self.run(plan, quick=quick)
+            return await self.run(plan)
         except psycopg.errors.SequenceGeneratorLimitExceeded:
             await self.extend_ranges(4)
             return await self.run(plan)

@@ -346,11 +346,10 @@ class EnqueueVerbs(EngineUser):
     async def insert_prepared(self, prepared: PreparedJobs) -> list[Enqueued | Refused]:
         """Insert prepared jobs, with one statement per contract; one answer per job, in order."""
         jobs, places_of_groups, groups, created_by = prepared
-        is_lone = _is_one_statement(groups)
-        notification = self._engine.wakeups.take_immediate(jobs[0]) if is_lone else None
+        notification = self._engine.wakeups.take_immediate(jobs[0]) if _is_one_statement(groups) else None
         overflow = self._engine.wakeups.overflow
         plan = partial(enqueue_plan, groups, created_by, notification, overflow)
-        made = await self._engine.run_and_extend_ranges(plan, quick=is_lone) if groups else []
+        made = await self._engine.run_and_extend_ranges(plan) if groups else []
         answers: list[Any] = [None] * len(jobs)
         for places, part in zip(places_of_groups, made, strict=True):
             if len(part) == len(jobs):

@@ -1,4 +1,4 @@
-"""The listener: receives wake-ups on its own connection or a kept one, and checks that it still receives them.
+"""The listener: receives wake-ups on its own connection, and checks that it still receives them.
 
     connect ─▶ LISTEN ─▶ probe ─▶ on_wakeup("", "") ─▶ on_wakeup(contract, queue) … ─▶ probe … ─▶ lost ─▶ reconnect
 
@@ -13,28 +13,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 
-from tenure.postgres.connect import DEADLINES, IDLE_IN_TRANSACTION_MS, SERVER_DEADLINES, plain_dsn
+from tenure.postgres.connect import IDLE_IN_TRANSACTION_MS, SERVER_DEADLINES, plain_dsn
 from tenure.postgres.connection_health import is_read_only
-from tenure.postgres.engine_connection import EngineConnection
-from tenure.postgres.kept_connection import KeptConnection
 from tenure.postgres.notify import CHANNEL, parse_payload
 
 #: Seconds between two attempts to connect: the first and the longest wait; each is randomised down to a half.
 _SOONEST, _LATEST = 0.1, 5.0
 _PATIENCE = 5.0
-_NAME = "tenure listener"
-#: A listener is idle most of the time, so idle_session_timeout is off. A kept connection has the other settings.
-_SETTINGS_WHEN_KEPT = {"idle_session_timeout": "0"}
+#: A listener is idle most of the time, so idle_session_timeout is off.
 _SETTINGS = {
     "statement_timeout": "10000",
     "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
-    **_SETTINGS_WHEN_KEPT,
+    "idle_session_timeout": "0",
     **SERVER_DEADLINES,
 }
 _SET = "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as setting (name, value)"
@@ -54,27 +51,18 @@ class Listener:
     """Calls `on_wakeup(contract, queue)` for each wake-up; an empty name stands for any.
 
     After each connect it calls `on_wakeup("", "")`, because wake-ups may have been missed. It needs a direct address,
-    not a pooler's, or the kept connection of an engine, which goes on with its calls.
+    not a pooler's.
     """
 
     def __init__(
-        self,
-        server: str | KeptConnection,
-        on_wakeup: Callable[[str, str], None],
-        *,
-        probe: float = 30.0,
-        patience: float = _PATIENCE,
+        self, dsn: str, on_wakeup: Callable[[str, str], None], *, probe: float = 30.0, patience: float = _PATIENCE
     ) -> None:
-        self._kept = server if isinstance(server, KeptConnection) else None
-        self._address = plain_dsn(server, _NAME) if isinstance(server, str) else ""
-        self._settings = _SETTINGS if self._kept is None else _SETTINGS_WHEN_KEPT
+        self._address = plain_dsn(dsn, "tenure listener")
         self._on_wakeup = on_wakeup
         self._probe = probe
         self._patience = patience
         self._lost = False
         self._wait = _SOONEST
-        #: The notification to itself that it waits for, and the future that is done when it has arrived.
-        self._expected: tuple[str, asyncio.Future[None]] | None = None
         #: Whether wake-ups are received now, as of the last probe.
         self.is_listening = False
 
@@ -82,68 +70,52 @@ class Listener:
         """Listen until cancelled; logs a failure once and reconnects."""
         while True:
             try:
-                connection = await self._connect()
-                try:
+                async with await psycopg.AsyncConnection.connect(self._address, autocommit=True) as connection:
                     await self._listen(connection)
-                finally:
-                    self.is_listening = False
-                    async with connection.in_use:
-                        await connection.close()
             except (psycopg.Error, OSError, _NotReceiving) as error:
                 self._log_lost(error)
+            finally:
+                self.is_listening = False
             await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
             self._wait = min(2 * self._wait, _LATEST)
 
-    async def _connect(self) -> EngineConnection:
-        if self._kept is not None:
-            return await self._kept.connection()
-        connection = await EngineConnection.connect(self._address, autocommit=True)
-        connection.start_reading()
-        return connection
-
-    async def _listen(self, connection: EngineConnection) -> None:
-        connection.add_notify_handler(self._on_notification)
-        async with connection.in_use:
-            await connection.execute(f"listen {CHANNEL}")
+    async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        await connection.execute(f"listen {CHANNEL}")
         await self._check(connection)
         # The probe has shown that the session is the listener's own, and not lent by a pooler.
-        settings = dict(self._settings)
-        if connection.info.parameter_status("application_name") == DEADLINES["application_name"]:
-            settings["application_name"] = _NAME
-        async with connection.in_use:
-            await connection.execute(_SET, (list(settings), list(settings.values())))
+        await connection.execute(_SET, (list(_SETTINGS), list(_SETTINGS.values())))
         self._wait, self.is_listening = _SOONEST, True
         if self._lost:
             self._lost = False
             _log.info("wake-ups are received again")
         self._notify_caller("", "")
         while True:
-            with suppress(TimeoutError):  # not `wait_for`, which loses a cancel before Python 3.12
-                async with asyncio.timeout(self._probe):
-                    await connection.ended.wait()
-                raise psycopg.OperationalError("the connection was lost")
+            await self._receive(connection, self._probe)
             await self._check(connection)
 
-    def _on_notification(self, notification: psycopg.Notify) -> None:
-        if (named := parse_payload(notification.payload)) is not None:
-            self._notify_caller(*named)
-        elif self._expected is not None and notification.payload == self._expected[0]:
-            self._expected[1].set_result(None)
-            self._expected = None
+    async def _receive(
+        self, connection: psycopg.AsyncConnection[Any], seconds: float, until: str | None = None
+    ) -> bool:
+        """Pass on notifications for this long, or until this one arrives; returns whether it did."""
+        give_up = time.monotonic() + seconds
+        came = False
+        while not came and (left := give_up - time.monotonic()) > 0:
+            # Exhaust the generator each time: leaving it early loses notifications that arrived together.
+            async for note in connection.notifies(timeout=left, stop_after=1):
+                if (named := parse_payload(note.payload)) is not None:
+                    self._notify_caller(*named)
+                came = came or note.payload == until
+        return came
 
-    async def _check(self, connection: EngineConnection) -> None:
+    async def _check(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Notify ourselves and wait for it, on a server that accepts writes."""
-        word, arrived = f"{_PROBE}{uuid4().hex}", asyncio.get_running_loop().create_future()
-        self._expected = (word, arrived)
-        async with connection.in_use, asyncio.timeout(2 * self._patience):
+        word = f"{_PROBE}{uuid4().hex}"
+        async with asyncio.timeout(2 * self._patience):
             sent = await connection.execute(_SEND, (CHANNEL, word))
             if not sent.rowcount:
                 raise _NotReceiving(_QUEUE_FULL)
-        try:
-            async with asyncio.timeout(self._patience):
-                await arrived
-        except TimeoutError:
-            raise _NotReceiving(f"the probe did not arrive within {self._patience:g} s") from None
+            if not await self._receive(connection, self._patience, word):
+                raise _NotReceiving(f"the probe did not arrive within {self._patience:g} s")
         if is_read_only(connection):  # the server reported it with its last answer
             raise _NotReceiving(_READ_ONLY)
 

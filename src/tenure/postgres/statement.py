@@ -23,7 +23,6 @@ from psycopg.rows import tuple_row
 
 from tenure.jobs.validation import MAX_BATCH
 from tenure.postgres.connection_health import is_ended
-from tenure.postgres.engine_connection import EngineConnection
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -217,7 +216,8 @@ async def run(
                 else:
                     if atomic:
                         await _refuse_if_ended(connection)
-                    answer = await _execute(connection, step)
+                    cursor = await _execute(connection, step)
+                    answer = await cursor.fetchall() if _has_rows(cursor) else []
                     done.append(step.query)
             except psycopg.Error as error:
                 step = plan.throw(error)
@@ -236,19 +236,16 @@ async def _refuse_if_ended(connection: psycopg.AsyncConnection[Any]) -> None:
         raise psycopg.errors.IdleInTransactionSessionTimeout("the session was ended between two statements")
 
 
-async def _execute(connection: psycopg.AsyncConnection[Any], step: Statement) -> list[Row]:
-    """Execute a statement; returns its rows."""
+async def _execute(connection: psycopg.AsyncConnection[Any], step: Statement) -> psycopg.AsyncRawCursor[Row]:
     if step.timeout_s is not None:
         try:
             async with asyncio.timeout(step.timeout_s):
                 return await _execute(connection, replace(step, timeout_s=None))
         except TimeoutError:
             raise psycopg.errors.LockNotAvailable(f"it took longer than {step.timeout_s:g} s") from None
-    if isinstance(connection, EngineConnection):
-        return await connection.fetch(step.query.text, step.values, prepare=step.query.source is None)
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
     await cursor.execute(step.query.text, step.values, binary=True, prepare=_prepare(step))
-    return await cursor.fetchall() if _has_rows(cursor) else []
+    return cursor
 
 
 def run_sync(connection: psycopg.Connection[Any], plan: Plan[T]) -> T:

@@ -34,7 +34,6 @@ from tenure.postgres.enqueue import EnqueueVerbs
 from tenure.postgres.flows import Flows
 from tenure.postgres.hold import HolderVerbs
 from tenure.postgres.job_types import JobTypes
-from tenure.postgres.kept_connection import KeptConnection
 from tenure.postgres.letter_groups import LetterGroups
 from tenure.postgres.live_workers import Workers
 from tenure.postgres.operate import OperatorVerbs
@@ -87,18 +86,16 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
         patience_s: float = 10.0,
         statement_ms: int | None = None,
         heartbeats: bool = False,
-        keeps: bool = False,
     ) -> Store:
         """Connect, or raise; `numbers` are this process's settings per contract. Close the store after use.
 
         With `wake`, the store sends a NOTIFY for committed jobs that can be claimed. A call waits for a connection for
         at most `patience_s`, and for a statement for at most `statement_ms` (default: two minutes). With `heartbeats`,
-        one of the connections (at least two) is reserved for heartbeats. With `keeps`, one more is kept for claims and
-        lone enqueues.
+        one of the connections (at least two) is reserved for heartbeats.
         """
         engine = await Engine.connect(
             dsn, numbers, connections, wake=wake, patience_s=patience_s, statement_ms=statement_ms,
-            heartbeats=heartbeats, keeps=keeps,
+            heartbeats=heartbeats,
         )  # fmt: skip
         return cls(engine, max_bytes)
 
@@ -111,10 +108,6 @@ class Store(EnqueueVerbs, HolderVerbs, OperatorVerbs, UpkeepVerbs, JobReads, Job
             yield store
         finally:
             await store.close()
-
-    def kept_for(self, address: str) -> KeptConnection | None:
-        """The kept connection, if there is one and it is to this address."""
-        return self._engine.kept if self._engine.dsn == address else None
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,12 +9,11 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tenure import __version__
 from tenure.client.job_source import JobSource, MessageSource
-from tenure.client.retry import keep_running, wait_until_available
+from tenure.client.retry import wait_until_available
 from tenure.contracts.declaration import Contract
 from tenure.errors import BadInput
 from tenure.jobs import validation
@@ -91,7 +90,6 @@ class Worker:
         schedules: Mapping[str, str] | None = None,
         release: str | None = None,
         metrics: WorkerMetrics | None = None,
-        listens: bool = False,
     ) -> None:
         self.tasks = tasks
         self.queues = tuple(queues or dict.fromkeys(task.given.queue for task in tasks.values())) or ("default",)
@@ -110,7 +108,6 @@ class Worker:
         self._metrics = metrics
         self._application, self._schedules = application, dict(schedules or {})
         self._services = services
-        self._listens = listens
         self._service = ServiceThread(open_service_source or open_source)
         self._presence: Presence | None = None
         self._connecting: asyncio.Task[Any] | None = None
@@ -192,11 +189,8 @@ class Worker:
         presence = self._presence = Presence(parts)
         watchdog = Watchdog(parts, claim_loop)
         services = [self._heartbeats.run, watchdog.run, presence.run, *services]
-        if self._listens and not source.listens_here:
-            services.append(self._listen)
         await self._service.start(services, lambda: self.stopping)  # no claim before heartbeats can be sent
         _log.info("%s works on %s, %d at a time", self.name, ", ".join(self.queues), self._slots.concurrency)
-        listening = asyncio.create_task(self._listen_here(source))
         # A task of its own: when this worker is cancelled, a claim under way still gets its jobs and hands them back.
         claiming = asyncio.create_task(claim_loop.run(lambda: until_idle and not runs.running))
         try:
@@ -208,18 +202,8 @@ class Worker:
             await complete(self._end_at_once(runs, claim_loop, claiming))
             raise
         finally:
-            listening.cancel()
-            await asyncio.wait([listening])
             counts = ", ".join(f"{count} {name}" for name, count in self.counts.items()) or "no jobs"
             _log.info("%s stopped: %s", self.name, counts)
-
-    async def _listen(self, source: JobSource) -> None:
-        await source.listen(self.wake_up)
-
-    async def _listen_here(self, source: JobSource) -> None:
-        """Await wake-ups in this event loop, where they arrive on the connection of the claims."""
-        if self._listens and source.listens_here:
-            await keep_running(partial(self._listen, source), _log, of="the worker")
 
     def stop(self) -> None:
         """Stop claiming, from any thread; running jobs may end within the grace period."""
@@ -236,10 +220,7 @@ class Worker:
         if contract == JOB_CHANGED:
             self._heartbeats.check_soon(int(queue))
         elif self._claim_loop is not None and (not queue or queue in self.queues):
-            if asyncio._get_running_loop() is self._heartbeats.loop:
-                self._claim_loop.wake_up(contract)
-            else:
-                self._heartbeats.call_in_loop(self._claim_loop.wake_up, contract)
+            self._heartbeats.call_in_loop(self._claim_loop.wake_up, contract)
 
     def _stop_claiming(self) -> None:
         if self._connecting is not None:
