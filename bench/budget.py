@@ -30,7 +30,9 @@ from bench.kernel import clocks
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
 from tenure.embedded import Cluster
+from tenure.jobs.holder_call import HolderCall
 from tenure.jobs.job import Held, Job, NewJob
+from tenure.jobs.live_worker import LiveWorker
 from tenure.jobs.outcome import Moved
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
@@ -81,6 +83,8 @@ async def verbs(dsn: str, jobs: int = 60_000) -> Table:
 class Nothing:
     """A source whose jobs cost next to nothing, so that what is left is the worker's own part."""
 
+    leases_run_on = False
+
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
         self._given = 0
@@ -89,22 +93,32 @@ class Nothing:
         """The one contract of these jobs."""
         return {"standard": BUILT_IN["standard"]}
 
-    async def due(
-        self, contracts: Sequence[str], queues: Sequence[str], types: Sequence[str] | None = None
-    ) -> list[str]:
+    async def due(self, contracts: Sequence[str], worker: LiveWorker) -> list[str]:
         """Something, as long as there is any."""
         return ["standard"] if self._given < self._jobs else []
 
+    async def catch_up_flows(self, until: datetime | None) -> None:
+        """There are no flows."""
+
     async def claim(
-        self, contract: str, queues: Sequence[str], *, worker: str, limit: int, claim_key: UUID, types: Any = None
+        self, contract: str, worker: LiveWorker, *, limit: int, claim_key: UUID, is_repeat: bool = False
     ) -> list[Job]:
         """So many new jobs."""
         first, self._given = self._given, min(self._jobs, self._given + limit)
-        return [_job(n, worker, claim_key) for n in range(first, self._given)]
+        return [_job(n, worker.name, claim_key) for n in range(first, self._given)]
 
-    async def succeed(self, held: Sequence[Held], results: Sequence[Any]) -> list[Moved]:
+    async def report(self, verb: str, calls: Sequence[HolderCall]) -> list[Moved]:
         """All is well."""
-        return [_moved(one) for one in held]
+        return [_moved(one.held) for one in calls]
+
+    async def see(self, worker: LiveWorker, *, is_new: bool) -> None:
+        """Nobody looks."""
+
+    async def leave(self, worker: LiveWorker) -> None:
+        """Nobody looks."""
+
+    async def withdraw(self, worker: LiveWorker) -> None:
+        """Nothing is stored."""
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -65,7 +65,8 @@ async def beats_of_a_lease(monkeypatch: pytest.MonkeyPatch, blocked: set[int]) -
     beating = heartbeat.HeartbeatLoop()
     columns = dict.fromkeys(Job._fields) | {"id": 1, "claims": 1, "lease_token": uuid4(), "contract": "reliability"}
     job: Any = Job(**columns)  # type: ignore[arg-type]
-    beating.held.add(RunningJob(job, RunLimits(None, BUILT_IN["reliability"], 30, True, 15, 600), clock.now, 600))
+    limits = RunLimits(None, BUILT_IN["reliability"], 30, True, 15, 600, first_heartbeat_s=15)
+    beating.held.add(RunningJob(job, limits, clock.now, 600))
     source: Any = Source()
     with pytest.raises(asyncio.CancelledError):
         await beating.run(source)

@@ -30,7 +30,7 @@ from tenure.jobs.job import Job
 from tenure.task import MAX_RUN_S, TIMEOUT
 from tenure.worker.executor import Executor
 from tenure.worker.reports import Reports, call_hook, log_unreported
-from tenure.worker.running_job import RunLimits, RunningJob
+from tenure.worker.running_job import RunLimits, RunningJob, seconds_to_heartbeat
 from tenure.worker.shared_parts import SharedParts
 
 #: Only a payload that contains this text can set the time limit of its job.
@@ -112,7 +112,8 @@ class JobRuns:
         own = task.type.heartbeat_sec if task and task.type and task.type.contract == job.contract else None
         heartbeat_s = (own or heartbeat.default_ms / 1_000) if heartbeat else None
         timeout_s = (task.given.timeout if task else None) or MAX_RUN_S
-        return RunLimits(task, contract, lease_s, contract.path("start") is not None, heartbeat_s, timeout_s)
+        limits = RunLimits(task, contract, lease_s, contract.path("start") is not None, heartbeat_s, timeout_s)
+        return limits._replace(first_heartbeat_s=seconds_to_heartbeat(lease_s, limits))
 
     def _start(self, jobs: Iterable[RunningJob]) -> None:
         """Start these jobs, in this order, in the loop's next turn."""

@@ -35,6 +35,17 @@ class RunLimits(NamedTuple):
     heartbeat_s: float | None
     #: How long a handler may run, where the job's payload gives no limit of its own.
     timeout_s: float
+    #: How long after the claim the first heartbeat is due.
+    first_heartbeat_s: float = 0.0
+
+
+def seconds_to_heartbeat(left_s: float, limits: RunLimits) -> float:
+    """When the next heartbeat is due: at half of the remaining lease or at the contract's interval, whichever is first.
+
+    That is at least one second from now, except where less than half of the lease is left.
+    """
+    half = max(TICK_S if left_s < limits.lease_s / 2 else _SHORTEST_HEARTBEAT_S, left_s / 2)
+    return half if limits.heartbeat_s is None else min(half, limits.heartbeat_s)
 
 
 class RunningJob:
@@ -58,7 +69,7 @@ class RunningJob:
         self.lease_ends_at = claimed_at + limits.lease_s
         #: No heartbeat is sent after this time: a handler that hangs past its limit does not keep its lease for ever.
         self.heartbeats_until = self.lease_ends_at + timeout_s
-        self.plan_heartbeat(claimed_at)
+        self.heartbeat_at = claimed_at + limits.first_heartbeat_s
         #: The asyncio task that runs the job.
         self.runner: asyncio.Task[None] | None = None
         self.ctx: Context | None = None
@@ -87,13 +98,8 @@ class RunningJob:
         self.blocks_loop = False
 
     def plan_heartbeat(self, now: float) -> None:
-        """Plan the next heartbeat at half of the remaining lease or at the contract's interval, whichever comes first.
-
-        That is at least one second from now, except where less than half of the lease is left.
-        """
-        left, interval_s = self.lease_ends_at - now, self.limits.heartbeat_s
-        half = max(TICK_S if left < self.limits.lease_s / 2 else _SHORTEST_HEARTBEAT_S, left / 2)
-        self.heartbeat_at = now + (half if interval_s is None else min(half, interval_s))
+        """Plan the next heartbeat."""
+        self.heartbeat_at = now + seconds_to_heartbeat(self.lease_ends_at - now, self.limits)
 
     def note_wait(self) -> None:
         """Note that the job awaits something. If its handler runs, start the timer: only a wait can be interrupted."""
