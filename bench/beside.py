@@ -1,12 +1,14 @@
 """Is this tree slower than an earlier revision? Measures both in turn, in one run.
 
-    ./dev bench beside REVISION [--times 3] [--jobs 2000] [--only kernel|http]
+    ./dev bench beside REVISION [--times 3] [--jobs 2000] [--only kernel|idle|http]
 
-A round has two parts, each on an embedded PostgreSQL of its own:
+A round has three parts, each on an embedded PostgreSQL of its own:
 
     kernel   `bench.beside --round`: processor time of client and server for enqueue, claim, succeed; WAL; other verbs.
              Each revision runs its own `bench/` with its own `src/`, so a benchmark that follows a rename still
              measures the old code with the old names. Each round starts with the other revision.
+    idle     `bench.idle_beside`: from an enqueue on an idle queue to the handler's first line, job by job in turn;
+             processor time of worker and producer.
     http     the rows of `bench http`: processor time of dispatcher, worker and PostgreSQL, time a job, call latency.
              The dispatchers of both revisions stand beside each other, each with a database of its own, and the load
              generator of this tree drives them in turn, row by row: a busy moment of the machine affects both.
@@ -33,12 +35,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench import idle_beside
+
 _ROOT = Path(__file__).resolve().parents[1]
 #: A ratio above this is a finding.
 FINDING = 1.15
-PARTS = ("kernel", "http")
-#: Clients that claim one by one.
+PARTS = ("kernel", "idle", "http")
+#: Clients that claim one by one; and jobs of an idle round.
 _CLIENTS = 64
+_IDLE_JOBS = 150
 _CALLS = ("enqueue", "claim", "finish", "wait")
 
 Figures = dict[str, float]
@@ -219,6 +224,8 @@ def main() -> int:
                 for name in sorted(trees, reverse=bool(number % 2)):
                     rounds[name].append(run_kernel(trees[name]))
             compared += compare(**rounds)
+        if "idle" in parts:
+            compared += compare(**idle_beside.run_idle(trees, options.times, min(options.jobs, _IDLE_JOBS)))
         if "http" in parts:
             compared += compare(**run_http(trees, options.times, options.jobs))
     print(f"| figure | {options.revision} | this tree | ratio | finding |\n|---|---|---|---|---|")

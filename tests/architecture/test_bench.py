@@ -16,6 +16,7 @@ from bench.comparison.measurements import Side, Sizes, drain
 from bench.comparison.more_peers import MORE
 from bench.comparison.peers import SIX, TENURE
 from bench.comparison.process import Running, Stuck
+from bench.idle_beside import run_idle
 
 ROOT = Path(__file__).parents[2]
 ROW = {
@@ -156,6 +157,15 @@ def test_beside_measures_the_dispatcher_and_the_worker_of_each_tree(tmp_path: Pa
     assert before.keys() == now.keys()
     assert {"http, idle, dispatcher processor µs a job", "http, direct worker, worker processor µs a job"} <= now.keys()
     assert all(figure > 0 for figure in now.values())
+
+
+@pytest.mark.prove
+def test_beside_measures_idle_jobs_of_each_tree_in_turn() -> None:
+    rounds = run_idle({"before": ROOT, "now": ROOT}, 2, 5)
+    assert [len(figures) for figures in rounds.values()] == [2, 2]
+    for figures in [*rounds["before"], *rounds["now"]]:
+        assert 0 < figures["idle, p10 ms"] <= figures["idle, p50 ms"] <= figures["idle, p99 ms"]
+        assert figures["idle, worker processor µs a job"] > 0
 
 
 def test_beside_compares_each_round_and_flags_only_what_got_slower_by_more_than_15_percent() -> None:
