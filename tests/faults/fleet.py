@@ -67,12 +67,13 @@ where event.trigger in ('expire', 'expire_at_cap', 'reclaim') and event.contract
       where claim.job_id = event.job_id and claim.claims = event.claims and claim.trigger = 'claim')
 """
 
-#: Two handlers of one job at once, in two processes or in one, although the first had not lost its lease.
+#: Two handlers of one job at once, in two processes or in one, although the first had not lost its lease. One whose end
+#: nobody wrote was killed, which lets go of its lock, or still runs.
 _TOGETHER = """
 select first.job_id, first.claims, second.claims as second
 from public.run as first
 join public.run as second on second.job_id = first.job_id and second.claims > first.claims
-where (not second.alone or second.began_at < first.ended_at) and not exists (
+where (first.ended_at is null and not second.alone or second.began_at < first.ended_at) and not exists (
     select from tenure.event where job_id = first.job_id and ts < second.began_at
       and (trigger in ('expire', 'expire_at_cap') and claims = first.claims
            or trigger = 'reclaim' and claims = first.claims + 1))
