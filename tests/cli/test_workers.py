@@ -14,7 +14,7 @@ from tests.harness import Harness
 
 SEND = JobType("send", max_attempts=7, lease_ttl_sec=60)
 IDLE = LiveWorker(
-    "w1", ("mail",), ("standard",), ("send",), "shop", "0.1.0", "box-7", 4711, 50, 2, declares=(SEND,),
+    "w1", ("mail",), ("standard",), ("send",), "shop", "0.1.0", "box-7", 4711, 50, 2, 0.003, declares=(SEND,),
 )  # fmt: skip
 
 
@@ -23,16 +23,17 @@ async def test_workers_list_shows_idle_workers_and_whoever_only_holds_jobs(store
     assert (done.returncode, done.stdout) == (0, "")
     assert "no worker is live" in done.stderr
     await store.workers.enter([IDLE])
-    await store.enqueue(NewJob("send"))
+    held = await store.enqueue(NewJob("send"))
     await store.claim(worker="theirs")
     _, theirs, ours = ask.text("workers", "list").splitlines()
     assert re.match(r"theirs +1", theirs)
-    assert re.match(r"w1 +shop +mail +send +2/50 +0 +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +box-7 pid 4711", ours)
+    assert re.match(r"w1 +shop +mail +send +2/50 +0 +3 ms +0\.1\.0 +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +box-7 pid 4711", ours)
     said = ask.said("workers", "list")["workers"]
     assert [(one["worker_id"], one["held"], one["queues"]) for one in said] == [
         ("theirs", 1, None),
         ("w1", 0, ["mail"]),
     ]
+    assert [(one["jobs"], one["loop_lag_s"]) for one in said] == [([str(held.job_id)], None), ([], 0.003)]
 
 
 async def test_types_show_who_declared_what_and_are_reset(store: Store, ask: Asking) -> None:

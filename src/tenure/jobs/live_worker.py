@@ -30,6 +30,8 @@ class LiveWorker:
     pid: int | None = None
     slots: int | None = None
     busy: int | None = None
+    #: The longest delay of its event loop since the report before, in seconds.
+    loop_lag_s: float | None = None
     #: The job types that its own code declares.
     declares: tuple[JobType, ...] = ()
     #: The dispatcher that it is connected to.
@@ -64,6 +66,14 @@ class WorkerStatus(NamedTuple):
     started_at: datetime | None = None
     last_seen_at: datetime | None = None
     through: str | None = None
+    #: The longest delay of its event loop in the seconds before it was last seen.
+    loop_lag_s: float | None = None
+    #: Some of the jobs that it holds, those first that it has run longest.
+    jobs: Sequence[int] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The worker as JSON shows it: ids are texts."""
+        return {**self._asdict(), "jobs": [str(job_id) for job_id in self.jobs]}
 
 
 def group_by_contract(declared: Iterable[JobType]) -> dict[str, dict[str, Any]]:

@@ -205,6 +205,11 @@ class Worker(BaseModel):
     started_at: datetime | None = described("When it was first seen.")
     last_seen_at: datetime | None = described("When it was last seen; null: it only holds jobs.")
     through: str | None = described("The dispatcher that it works through; null: none.")
+    loop_lag_s: float | None = described(
+        "The longest delay of its event loop in the seconds before it was last seen; null: it did not report it.",
+        examples=[0.002],
+    )
+    jobs: list[str] = described("The ten jobs that it has held longest, by id.", examples=[["42"]])
 
 
 class WorkerList(BaseModel):
@@ -301,4 +306,4 @@ async def resume_queue(request: ApiRequest, body: ResumeQueue) -> dict[str, Any]
 async def list_workers(request: ApiRequest) -> dict[str, Any]:
     """The live workers, busy or idle, and all other holders of jobs: what they claim and hold, and when last seen."""
     request.caller.require_all_tenants()
-    return {"workers": [worker._asdict() for worker in await request.calls.store.workers.list()]}
+    return {"workers": [worker.to_json() for worker in await request.calls.store.workers.list()]}
