@@ -27,7 +27,9 @@ async def test_workers_list_shows_idle_workers_and_whoever_only_holds_jobs(store
     await store.claim(worker="theirs")
     _, theirs, ours = ask.text("workers", "list").splitlines()
     assert re.match(r"theirs +1", theirs)
-    assert re.match(r"w1 +shop +mail +send +2/50 +0 +3 ms +0\.1\.0 +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +box-7 pid 4711", ours)
+    assert re.match(
+        r"w1 +shop +mail +send +2/50 +0 +3 ms +0\.1\.0 +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +box-7 pid 4711", ours
+    )
     said = ask.said("workers", "list")["workers"]
     assert [(one["worker_id"], one["held"], one["queues"]) for one in said] == [
         ("theirs", 1, None),

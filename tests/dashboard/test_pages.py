@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 
 import httpx2
 import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.dashboard.page_table import PAGES
+from tenure.http.contract_verifications import ContractVerifications
+from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.dashboard.conftest import Browser, serving
 from tests.harness import Harness
@@ -154,10 +157,48 @@ def test_key_of_a_tenant_sees_its_own_jobs_and_no_page_about_all(dsn: str, url: 
 
 
 def test_contract_counts_the_jobs_in_its_states(browser: Browser, http: Caller) -> None:
-    http.enqueued(), http.enqueued(queue="other"), http.enqueued("gate_b2")
+    http.enqueued(), http.enqueued(queue="other"), http.enqueued("gate_b2"), http.claimed(limit=1)
     page = browser.get("/contracts/standard")
-    assert "ready, 2 now" in page
-    assert "done, " not in page
+    assert 'aria-label="queued, ready: 1: its jobs"' in page
+    assert 'aria-label="succeeded, done: its jobs"' in page, "nobody counts what has ended"
+    assert "<title>queued to running: 1 in the last hour</title>" in page
+    assert re.search(r'<g class="edge" data-from="queued" data-to="running">\s*<a href="/jobs\?q=contract', page)
+    assert re.search(r'data-name="Last hour" class="number">1</td>', page)
+    assert "2 live jobs" not in browser.get("/contracts")
+    assert "3 live jobs" in browser.get("/contracts")
+
+
+def test_contract_shows_what_its_verification_found(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = browser.get("/contracts/standard")
+    assert "takes some seconds, once" in page
+    while "takes some seconds, once" in page:
+        page = browser.get("/contracts/standard")
+    assert "✓ Every promise holds" in page
+    assert "1,117 reachable states" in page
+    report = {
+        "contract": "standard", "workers": 2, "runs": 3, "depth": 30, "complete": True, "states": 9, "steps": 1,
+        "refused": 0, "histories": "12345678901", "held": ["a fence"], "unknown": [],
+        "broken": [{"invariant": "an end", "what": "it <stays>", "story": ["worker A claims"]}],
+    }  # fmt: skip
+    found = {"state": "broken", "why": None, "report": report}
+    monkeypatch.setattr(ContractVerifications, "get", lambda self, contract: found)
+    while "Every promise holds" in page:  # open pages share an answer for a moment
+        page = browser.get("/contracts/standard")
+    assert "✗ 1 promise is broken" in page
+    assert "it &lt;stays&gt;" in page
+    assert "worker A claims" in page
+    assert "1.2 · 10^10 histories" in page
+
+
+def test_users_own_contract_has_a_page(dsn: str, browser: Browser, http: Caller) -> None:
+    standard = BUILT_IN["standard"]
+    mine = replace(standard, name="mine", title="Mine & <yours>", views=(), states={**standard.states})
+    migrate(dsn, {"mine": mine})
+    http.enqueued("mine")
+    page = browser.get("/contracts/mine")
+    assert "Mine &amp; &lt;yours&gt;" in page
+    assert 'aria-label="queued, ready: 1: its jobs"' in page
+    assert "/contracts/mine" in browser.get("/contracts")
 
 
 def test_htmx_and_its_extension_arrive_together(browser: Browser) -> None:

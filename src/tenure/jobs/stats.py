@@ -60,6 +60,15 @@ class Level(NamedTuple):
     jobs: int
 
 
+class ContractMove(NamedTuple):
+    """Equal hops of the jobs of one contract; `from_state` empty: the jobs were made."""
+
+    trigger: str
+    from_state: str
+    to_state: str
+    number: int
+
+
 class Slice(NamedTuple):
     """What the jobs of one type did in one minute or hour."""
 

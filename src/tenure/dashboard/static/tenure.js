@@ -23,26 +23,6 @@ function writeTimes() {
   }
 }
 
-// States in a drawing lead to their jobs.
-function linkDrawings() {
-  for (const drawing of document.querySelectorAll(".drawing[data-contract]")) {
-    drawing.querySelector("svg").setAttribute("role", "group"); // an image may hold no links
-    for (const box of drawing.querySelectorAll("[data-state]:not([role=link])")) {
-      box.setAttribute("role", "link");
-      box.setAttribute("tabindex", "0");
-      box.setAttribute("aria-label", `${box.textContent.trim().replace(/\s+/g, " ")}: its jobs`);
-    }
-  }
-}
-
-function openState(event) {
-  const box = event.target.closest?.("[data-state]");
-  const drawing = box?.closest(".drawing[data-contract]");
-  if (!drawing || (event.type === "keydown" && event.key !== "Enter")) return;
-  const q = `contract:${drawing.dataset.contract} state:${box.dataset.state}`;
-  location.href = `${drawing.dataset.search}?q=${encodeURIComponent(q)}`;
-}
-
 // The row that was chosen by keys stays chosen when the rows change.
 let chosen = "";
 function markChosen() {
@@ -79,7 +59,6 @@ function drawCharts() {
 function refresh() {
   drawCharts();
   writeTimes();
-  linkDrawings();
   markChosen();
 }
 
@@ -146,7 +125,6 @@ function onClick(event) {
   if (copy) {
     navigator.clipboard?.writeText(copy.parentElement.querySelector("code").textContent).then(() => { copy.textContent = "Copied"; });
   }
-  openState(event);
 }
 
 // A text that must be JSON is checked before it is sent: what was typed is not lost.
@@ -158,7 +136,6 @@ document.addEventListener("input", (event) => {
 });
 
 document.addEventListener("keydown", onKey);
-document.addEventListener("keydown", openState);
 document.addEventListener("click", onClick);
 document.addEventListener("submit", (event) => {
   const question = event.submitter?.dataset.confirm;

@@ -253,7 +253,9 @@ def _check_names(**names: Iterable[str]) -> None:
 async def report_worker(request: ApiRequest, body: WorkerHeartbeat) -> dict[str, Any]:
     """Report that a worker lives. It stays in the list of live workers for two minutes after each report."""
     _check_names(schedule=body.schedules)
-    worker = replace(_live_worker(body, body.contracts), busy=body.busy, loop_lag_s=body.loop_lag_s, schedules=body.schedules)
+    worker = replace(
+        _live_worker(body, body.contracts), busy=body.busy, loop_lag_s=body.loop_lag_s, schedules=body.schedules
+    )
     request.calls.presence.record(worker, unbound=request.caller.tenant is None, complete=True)
     return {"worker_id": body.worker_id}
 
