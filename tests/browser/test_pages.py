@@ -146,17 +146,20 @@ def test_many_jobs_are_cancelled_stopped_and_gone_on_with(page: Page, dsn: str, 
 def test_chart_is_drawn_and_drawn_again_when_its_numbers_change(page: Page, http: Caller) -> None:
     World(http).done()
     page.goto("/")
-    expect(page.locator("#throughput canvas")).to_be_visible()
-    total = """total => JSON.parse(document.getElementById('throughput').dataset.chart).enqueued
+    for chart in "throughput", "failures", "wait", "run":
+        expect(page.locator(f"#chart-{chart} canvas")).to_be_visible()
+    total = """total => JSON.parse(document.getElementById('numbers').dataset.numbers).enqueued
         .reduce((sum, one) => sum + one) === total"""
     page.wait_for_function(total, arg=1)
     ink = "one => one.toDataURL()"
-    before = page.locator("#throughput canvas").evaluate(ink)
+    before = page.locator("#chart-throughput canvas").evaluate(ink)
     for _ in range(9):
         http.enqueued()
     page.wait_for_function(total, arg=10)
-    expect(page.locator("#throughput canvas")).to_have_count(1)
-    page.wait_for_function("before => document.querySelector('#throughput canvas').toDataURL() !== before", arg=before)
+    expect(page.locator("#chart-throughput canvas")).to_have_count(1)
+    page.wait_for_function(
+        "before => document.querySelector('#chart-throughput canvas').toDataURL() !== before", arg=before
+    )
     page.get_by_text("As a table").click()
     expect(page.get_by_role("region", name="Jobs by minute").get_by_role("row")).not_to_have_count(0)
 

@@ -36,7 +36,8 @@ class Templates:
         )  # fmt: skip
         environment.filters |= {
             "shown": shown, "shown_lines": shown_lines, "short": short, "minute": minute, "json_text": json_text,
-            "when": when, "span": span, "person": person, "large_number": large_number, "json_to_edit": json_to_edit,
+            "json_line": json_line, "json_to_edit": json_to_edit, "when": when, "span": span, "person": person,
+            "large_number": large_number,
         }  # fmt: skip
         environment.globals |= {
             "url": self.url,
@@ -116,6 +117,11 @@ def json_text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=2)
     more = len(text) - _LONGEST
     return shown_lines(text) + (f"\n… {more} more characters: see the API" if more > 0 else "")
+
+
+def json_line(value: Any) -> str:
+    """The beginning of a value as JSON, in one line."""
+    return short(json.dumps(value, ensure_ascii=False), 300)
 
 
 def json_to_edit(value: Any) -> str | None:

@@ -11,13 +11,15 @@ Reads take both, so they are exact at any time, also when no upkeep runs.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from tenure.jobs.stats import (
     MOST_LABELLED,
     ContractMove,
     Count,
+    Durations,
     Figures,
     LetterHops,
     Level,
@@ -72,7 +74,7 @@ class Counts(EngineUser):
         figures = (await self._figures())[0] if tenant is None else None
         return Stats(
             since_s, by_type(counts, self._letters(), tenants=tenant is not None),
-            [Slice(*row[:3], *(number or 0 for number in row[3:])) for row in slices],
+            [_slice(*row) for row in slices],
             await self._levels(tenant), figures,
         )  # fmt: skip
 
@@ -139,6 +141,21 @@ class Counts(EngineUser):
             total += done
             if done < _PAGE:
                 return total
+
+
+def _slice(*row: Any) -> Slice:
+    *figures, waits, wait_numbers, runs, run_numbers = row
+    found = Slice(*figures)
+    found.wait, found.run = _durations(waits, wait_numbers), _durations(runs, run_numbers)
+    return found
+
+
+def _durations(buckets: Sequence[int] | None, numbers: Sequence[int] | None) -> Durations:
+    """A histogram of pairs; a bucket may stand there more than once."""
+    found = Durations()
+    for bucket, number in zip(buckets or (), numbers or (), strict=True):
+        found.numbers[bucket] += number
+    return found
 
 
 def _unit(since_s: float) -> str:
