@@ -6,7 +6,6 @@ last hour, and when things happened.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 import time
@@ -20,6 +19,7 @@ from tenure.contracts import BUILT_IN, Backoff, Contract, Lease, path, states
 from tenure.jobs.alarm import Condition
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
+from tests.browser.conftest import with_store
 from tests.http.conftest import Caller, proof
 
 PURCHASE = Contract(
@@ -58,12 +58,14 @@ class Kind:
     run_s: float
     failing: float = 0.0
     states: tuple[str, str, str] = ("queued", "running", "succeeded")
+    #: The state between claim and start, where the contract has one.
+    leased: str | None = None
 
 
 KINDS = (
     Kind("mail.send", "standard", "mail", 180, 0.04, 0.3, 0.02),
     Kind("thumbnail.render", "simple", "media", 60, 0.4, 2.2, 0.01, ("PENDING", "RUNNING", "SUCCESS")),
-    Kind("payment.charge", "reliability", "payments", 25, 0.02, 0.8, 0.06),
+    Kind("payment.charge", "reliability", "payments", 25, 0.02, 0.8, 0.06, leased="assigned"),
     Kind("invoice.render", "standard", "documents", 12, 1.5, 9.0, 0.0),
     Kind("search.index", "standard", "search", 90, 0.1, 0.15, 0.0),
     Kind("supplier.sync", "standard", "imports", 4, 20.0, 45.0, 0.3),
@@ -100,12 +102,13 @@ def stage(dsn: str, http: Caller) -> dict[str, str]:
         write_history(connection)
         jobs_of_each_contract(http)
         letters = [failed(http, *one[1:], n) for one in FAILURES for n in range(one[0])]
+        past(connection)
         job = long_job(http, connection)
         waiting(http, connection)
         flow = flows(http)
         schedules_and_datasets(http)
         workers(http)
-        asyncio.run(by_the_store(dsn))
+        with_store(dsn, upkeep)
         http.client.get("/metrics").raise_for_status()  # it folds the counts
         operation = http.post(
             "/api/v1/operations",
@@ -123,9 +126,10 @@ def stage(dsn: str, http: Caller) -> dict[str, str]:
 def write_history(connection: psycopg.Connection[Any]) -> None:
     """The counts of the last hour, with a quarter of an hour in which a supplier does not answer."""
     random.seed(7)
+    columns = "at, seconds, number, bucket, ended, contract, type, queue, trigger, path, tenant_id"
     insert = (
-        "insert into tenure.tally (at, seconds, number, bucket, ended, contract, type, tenant_id, queue, trigger, path) values "
-        "(now() - %s * interval '1 minute', %s, %s, tenure.duration_bucket(%s), %s, %s, %s, 'shop', %s, %s, %s)"
+        f"insert into tenure.tally ({columns}) values (now() - %s * interval '1 minute', %s, %s, "
+        "tenure.duration_bucket(%s), %s, %s, %s, %s, %s, %s, 'shop')"
     )
     with connection.cursor() as cursor:
         for kind in KINDS:
@@ -137,17 +141,21 @@ def write_history(connection: psycopg.Connection[Any]) -> None:
                 slow = 6.0 if trouble else 1.0
                 of = (kind.contract, kind.type, kind.queue)
                 ready, active, done = kind.states
+                taken = kind.leased or active
                 rows: list[tuple[Any, ...]] = [(minute, None, made, None, False, *of, "enqueue", f">{ready}")]
                 for share, factor in ((0.5, 0.6), (0.4, 1.4), (0.1, 4.0)):
                     part = max(1, round(made * share))
                     wait, run = kind.wait_s * factor * slow, kind.run_s * factor * slow
-                    rows.append((minute, wait * part, part, wait, False, *of, "claim", f"{ready}>{active}"))
+                    rows.append((minute, wait * part, part, wait, False, *of, "claim", f"{ready}>{taken}"))
                     rows.append((minute, run * part, part, run, True, *of, "succeed", f"{active}>{done}"))
                     rows.append((minute, None, part - round(made * share), None, False, *of, "enqueue", f">{ready}"))
                 if failed:
                     run = kind.run_s * slow
                     rows.append((minute, run * failed, failed, run, False, *of, "retry", f"{active}>{ready}"))
-                    rows.append((minute, 0.5 * failed, failed, 0.5, False, *of, "claim", f"{ready}>{active}"))
+                    rows.append((minute, 0.5 * failed, failed, 0.5, False, *of, "claim", f"{ready}>{taken}"))
+                if kind.leased:
+                    starts = sum(row[2] for row in rows if row[8] == "claim")
+                    rows.append((minute, None, starts, None, False, *of, "start", f"{taken}>{active}"))
                 cursor.executemany(insert, [row for row in rows if row[2]])
 
 
@@ -167,17 +175,33 @@ def failed(
 ) -> str | None:
     """The dead letter of a job that fails for good."""
     payload = {"order": 9_000 + n, "supplier": f"supplier-{n % 3}"}
-    job_id = http.enqueued(type=type_, queue=queue, tenant_id="shop", payload=payload, priority=0)
+    http.enqueued(type=type_, queue=queue, tenant_id="shop", payload=payload, priority=0)
     (claim,) = http.claimed(queues=[queue], types=[type_], worker_id=f"box-{1 + n % 3}:4711", limit=1)
     stack = (
         f'Traceback (most recent call last):\n  File "/srv/shop/{file}", line {40 + len(function)}, in {function}\n'
         f"    reply = client.get(url, timeout=30)\n{error}: {message.format(n=n)}\n"
     )
-    found = {"type": error, "message": message.format(n=n), "code": "PERMANENT", "retryable": False, "stack": stack}
+    found = {"type": error, "message": message.format(n=n), "code": "PERMANENT", "retryable": False, "stack": stack,
+             "release": "2026.11.3" if n % 4 else "2026.11.2"}  # fmt: skip
     claimed_id = claim["job"]["id"]
     http.post(f"/api/v1/jobs/{claimed_id}/fail", {**proof(claim), "error": found})
     letter = http.get(f"/api/v1/jobs/{claimed_id}")["dlq_id"]
     return None if letter is None else str(letter)
+
+
+def past(connection: psycopg.Connection[Any]) -> None:
+    """Let jobs have been made one after the other, and have failed so."""
+    connection.execute(
+        "update tenure.dead_letter set failed_at = now() - age * interval '2 minutes' "
+        "from (select id, row_number() over (order by id desc) as age from tenure.dead_letter) as old "
+        "where old.id = dead_letter.id"
+    )
+    connection.execute(
+        "update tenure.job set created_at = now() - age * interval '40 seconds', "
+        "due_at = now() - age * interval '9 seconds', started_at = case when role in ('leased', 'active') "
+        "then now() - interval '5 seconds' * (age % 7) end "
+        "from (select id, row_number() over (order by id desc) as age from tenure.job) as old where old.id = job.id"
+    )
 
 
 def long_job(http: Caller, connection: psycopg.Connection[Any]) -> str:
@@ -195,7 +219,7 @@ def long_job(http: Caller, connection: psycopg.Connection[Any]) -> str:
                 shown = proof(one)
                 http.post(f"/api/v1/jobs/{job_id}/start", shown)
                 return shown
-            _promote(connection.info.dsn)
+            with_store(connection.info.dsn, look)
 
     def fail(shown: Mapping[str, Any], message: str, host: str) -> None:
         error = {
@@ -214,7 +238,7 @@ def long_job(http: Caller, connection: psycopg.Connection[Any]) -> str:
     shown = claim("box-2:4711")
     http.post(f"/api/v1/jobs/{job_id}/effect", {**shown, "node": "reserve-stock", "result": {"reservation": "R-7731"}})
     connection.execute("update tenure.job set lease_expires_at = now() - interval '1 minute' where id = %s", (job_id,))
-    _promote(connection.info.dsn)
+    with_store(connection.info.dsn, look)
     shown = claim("box-3:4711")
     http.post(f"/api/v1/jobs/{job_id}/snooze", {**shown, "seconds": 60})
     shown = claim("box-1:4711")
@@ -309,29 +333,14 @@ def workers(http: Caller) -> None:
         time.sleep(0.1)
 
 
-async def by_the_store(dsn: str) -> None:
-    """What workers and upkeep do: presence, alarms, counts of causes."""
-    async with Store.open(dsn, connections=1) as store:
-        await store.groups.count_changes()
-        await store.alarms._store(
-            [
-                Condition(
-                    "oldest-waiting",
-                    "14 jobs of queue documents wait since 11 min",
-                    "tenure queues resume documents",
-                    660.0,
-                    300.0,
-                )
-            ]
-        )
+async def upkeep(store: Store) -> None:
+    """What upkeep does: it counts causes, and finds an alarm."""
+    await store.groups.count_changes()
+    summary = "14 jobs of queue documents wait, the oldest since 11 min"
+    await store.alarms._store([Condition("oldest-waiting", summary, "tenure queues resume documents", 660.0, 300.0)])
 
 
-def _promote(dsn: str) -> None:
-    """Let upkeep look once at the jobs of the contract standard."""
-
-    async def look() -> None:
-        async with Store.open(dsn, connections=1) as store:
-            await store.reap("standard")
-            await store.promote("standard")
-
-    asyncio.run(look())
+async def look(store: Store) -> None:
+    """Let upkeep look once for expired leases and due times."""
+    await store.reap("standard")
+    await store.promote("standard")
