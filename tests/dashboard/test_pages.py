@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
+from html import unescape
 
 import httpx2
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tenure.contracts import BUILT_IN
 from tenure.dashboard.page_table import PAGES
 from tenure.http.contract_verifications import ContractVerifications
+from tenure.jobs.live_worker import LiveWorker
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.dashboard.conftest import Browser, serving
@@ -27,6 +29,16 @@ MOST_BYTES = 250_000
 async def _count_causes(dsn: str) -> None:
     async with Store.open(dsn, connections=1) as store:
         await store.groups.count_changes()
+
+
+async def _reap(dsn: str) -> None:
+    async with Store.open(dsn, connections=1) as store:
+        await store.reap("reliability")
+
+
+async def _enter(dsn: str, worker: LiveWorker) -> None:
+    async with Store.open(dsn, connections=1) as store:
+        await store.workers.enter([worker])
 
 
 @pytest.fixture
@@ -116,8 +128,68 @@ def test_job_shows_its_attempts_and_how_the_errors_differ(browser: Browser, http
         error = {"type": "TransientError", "message": message, "retryable": True}
         http.post(f"/api/v1/jobs/{job_id}/fail", {**proof, "error": error})
     page = browser.get(f"/jobs/{job_id}")
-    assert page.count('class="bar"') == 2
+    assert page.count('class="timeline"') == 2
+    assert page.count(">failed, is tried again</strong>") == 2
     assert "TransientError: refused" in page
+    assert '<span class="removed">-message: &#34;timeout&#34;</span>' in page
+    assert '<span class="added">+message: &#34;refused&#34;</span>' in page
+
+
+def test_job_shows_heartbeats_effects_requests_to_stop_and_lost_leases(
+    dsn: str, browser: Browser, http: Caller, db: Harness
+) -> None:
+    job_id = http.enqueued("reliability", trace_id="abc")
+    (claim,) = http.claimed("reliability")
+    shown = {"claims": claim["claims"], "lease_token": claim["lease_token"]}
+    http.post(f"/api/v1/jobs/{job_id}/start", shown)
+    for _ in range(3):
+        http.post(f"/api/v1/jobs/{job_id}/heartbeat", shown)
+    http.post(f"/api/v1/jobs/{job_id}/effect", {**shown, "node": "charge", "result": {"receipt": "r-17"}})
+    page = browser.get(f"/jobs/{job_id}")
+    assert "3 heartbeats, the last" in page
+    assert page.count('class="beat"') == 3
+    assert "its lease ends" in page
+    assert "<td><bdi>charge</bdi></td><td><code>{&#34;receipt&#34;: &#34;r-17&#34;}</code></td>" in page
+    db.expire(int(job_id))
+    asyncio.run(_reap(dsn))
+    page = browser.get(f"/jobs/{job_id}")
+    assert ">lease lost</strong>" in page
+    db.sql("update tenure.job set due_at = now()")
+    (claim,) = http.claimed("reliability")
+    shown = {"claims": claim["claims"], "lease_token": claim["lease_token"]}
+    http.post(f"/api/v1/jobs/{job_id}/start", shown)
+    http.post(f"/api/v1/jobs/{job_id}/cancel", {"mode": "soft", "reason": "not needed"})
+    assert "asked to stop" in browser.get(f"/jobs/{job_id}")
+
+
+def test_chosen_type_has_its_own_charts(browser: Browser, http: Caller) -> None:
+    for type_, count in (("mail", 2), ("sync", 1)):
+        for _ in range(count):
+            http.enqueued(type=type_)
+    http.claimed()
+    made = re.compile(r'"enqueued": \[([^\]]*)\]')
+
+    def total(path: str) -> int:
+        found = made.search(unescape(browser.get(path)))
+        assert found is not None
+        return sum(int(one) for one in found[1].split(","))
+
+    assert total("/") == 3
+    assert total("/?contract=standard&type=mail") == 2
+    page = browser.get("/")
+    assert 'href="/?contract=standard&amp;type=sync"' in page
+    assert "The last hour of" not in page
+    assert "The last hour of" in browser.get("/?contract=standard&type=sync")
+
+
+def test_worker_shows_how_late_its_loop_is_and_its_jobs(dsn: str, browser: Browser, http: Caller) -> None:
+    job_id = http.enqueued()
+    http.claimed(worker_id="w1")
+    asyncio.run(_enter(dsn, LiveWorker("w1", ("default",), ("standard",), version="9.9", slots=4, loop_lag_s=1.5)))
+    page = browser.get("/workers")
+    assert "1.5 s, blocked" in page
+    assert f'<a href="/jobs/{job_id}">{job_id}</a>' in page
+    assert "<bdi>9.9</bdi>" in page
 
 
 def test_unknown_pages_and_jobs_are_not_found(browser: Browser) -> None:

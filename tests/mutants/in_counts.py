@@ -90,4 +90,28 @@ MUTANTS = (
         'return "stale"',
         (f"{_TEST}test_64_claims_of_one_job_are_one_claim_and_63_conflicts",),
     ),
+    Mutant(
+        "failures-counted-by-hop",
+        "A failure that takes two hops counts twice in its minute",
+        "postgres/queries/read_count_slices.sql",
+        "kind = 'failed' and bucket >= 0",
+        "kind = 'failed'",
+        ("http/test_metrics.py::test_minutes_have_failures_waits_and_runs_whether_folded_or_not",),
+    ),
+    Mutant(
+        "moves-of-other-contracts-counted",
+        "The moves of a contract have those of others",
+        "postgres/queries/read_contract_moves.sql",
+        "    where contract = :contract::text and (:tenant::text is null or tenant_id = :tenant::text)\n      and",
+        "    where (:tenant::text is null or tenant_id = :tenant::text)\n      and",
+        ("http/test_contracts.py::test_activity_counts_live_jobs_and_moves_of_the_contract_alone",),
+    ),
+    Mutant(
+        "contract-explored-at-each-look",
+        "Each look at a contract's verification explores it again",
+        "http/contract_verifications.py",
+        "        task = self._tasks.get(declared)\n",
+        "        task = None\n",
+        ("http/test_contracts.py::test_verification_is_computed_once_apart_from_the_event_loop_and_ends_with_it",),
+    ),
 )
