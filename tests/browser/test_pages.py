@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Dialog, Page, expect
 
 from tenure.contracts import BUILT_IN
 from tenure.dashboard.page_table import PAGES
@@ -246,7 +246,12 @@ LISTS = [page.path for page in PAGES if not page.has_name and page.path not in (
 def read_all(page: Page, addresses: Iterable[str]) -> int:
     """Look at these pages and at those that follow them, wide and narrow; returns how many."""
     asked: list[str] = []
-    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+
+    def dismiss(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
     waiting, seen = list(addresses), set[str]()
     while waiting:
         address = waiting.pop()
