@@ -15,35 +15,13 @@ from typing import Any
 
 import psycopg
 
-from tenure.contracts import BUILT_IN, Backoff, Contract, Lease, path, states
+from tenure.contracts import BUILT_IN
 from tenure.jobs.alarm import Condition
 from tenure.postgres.migrate import migrate
 from tenure.postgres.store import Store
 from tests.browser.conftest import with_store
+from tests.decisions import PURCHASE
 from tests.http.conftest import Caller, proof
-
-PURCHASE = Contract(
-    name="purchase", version="1", title="A purchase that a person approves",
-    states=states(
-        draft="waiting", waiting_approval="waiting", approved="ready", running="active", done="done",
-        rejected="done", failed="done",
-    ),
-    initial="draft",
-    paths=(
-        path("submit", "draft > waiting_approval"),
-        path("approve", "waiting_approval > approved"),
-        path("reject", "draft|waiting_approval > rejected"),
-        path("claim", "approved > running"),
-        path("succeed", "running > done"),
-        path("retry", "running > approved"),
-        path("expire", "running > approved"),
-        path("exhaust", "running > failed"),
-        path("fatal", "running > failed"),
-        path("expire_at_cap", "running > failed"),
-    ),
-    lease=Lease(seconds=30),
-    backoff=Backoff(base_seconds=1, cap_seconds=600),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
