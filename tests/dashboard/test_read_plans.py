@@ -45,8 +45,8 @@ where pid = pg_backend_pid() and locktype = 'relation'
 _WORDS = {
     "state:": "state:queued", "type:": "type:t", "queue:": "queue:q", "tenant:": "tenant:t",
     "contract:": "contract:standard",
-    "error:": "error:no", "payload.": "payload.a:1", "reason:": "reason:r", "group:": "group:9f2c41d07ab1e635", "worker:": "worker:w1",
-    "took:>5s": "took:>5s",
+    "error:": "error:no", "payload.": "payload.a:1", "reason:": "reason:r", "group:": "group:9f2c41d07ab1e635",
+    "worker:": "worker:w1", "took:>5s": "took:>5s",
     "status:": "status:open", "release:": "release:7", "age:>1h": "age:>1h", "age:<1h": "age:<1h",
 }  # fmt: skip
 
