@@ -40,6 +40,8 @@ async def test_workers_list_shows_idle_workers_and_whoever_only_holds_jobs(store
         ("w1", 0, ["mail"]),
     ]
     assert [(one["jobs"], one["loop_lag_s"]) for one in said] == [([str(held.job_id)], None), ([], 0.003)]
+    assert re.search(rf"oldest jobs +{held.job_id}\n", ask.text("workers", "show", "theirs"))
+    assert re.search(r"event loop +late by 3 ms\n", ask.text("workers", "show", "w1"))
 
 
 async def test_workers_that_are_gone_or_silent_are_named_and_shown(store: Store, ask: Asking, db: Harness) -> None:

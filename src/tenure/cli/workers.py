@@ -68,9 +68,9 @@ def _card_rows(worker: WorkerStatus) -> Iterator[tuple[str, str | None]]:
     yield "busy", _busy(worker)
     held = f", the oldest since {_time(worker.since)}" if worker.since else ""
     yield "holds", f"{worker.held} jobs{held}"
-    yield "its oldest jobs", ", ".join(map(str, worker.jobs))
     yield "heartbeat", _time(worker.last_heartbeat_at)
     yield "event loop", (lag := _lag(worker)) and f"late by {lag}"
+    yield "oldest jobs", ", ".join(map(str, worker.jobs))
     yield "release", worker.release or "unknown: set TENURE_RELEASE, or App(release=…)"
     yield "version", worker.version and f"tenure {worker.version}"
     yield "application", worker.application
