@@ -227,6 +227,8 @@ def long_job(http: Caller, connection: psycopg.Connection[Any]) -> str:
     http.post(f"/api/v1/jobs/{job_id}/progress", {**shown, "value": {"page": 57, "of": 120}})
     http.post(f"/api/v1/jobs/{job_id}/cancel", {"mode": "soft", "reason": "the supplier has sent a file instead"})
     spread_log(connection, job_id)
+    # Its lease lasts until the last picture.
+    connection.execute("update tenure.job set lease_expires_at = now() + interval '5 minutes' where id = %s", (job_id,))
     return job_id
 
 
