@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": {*LIBRARY, "metrics"},
     "upkeep": {*VALUES, "postgres", "queue", "sqs"},
     "flows": {"errors", "contracts", "jobs"},
-    "http": {*VALUES, "postgres", "client", "queue", "flows", "metrics"},
+    "http": {*VALUES, "model", "postgres", "client", "queue", "flows", "metrics"},
     "proof": {*VALUES, "model", "postgres"},
     "embedded": {"errors", "settings"},
     "integrations": {*LIBRARY, "app", "cli"},

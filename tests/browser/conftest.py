@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
@@ -17,7 +17,7 @@ from tests.dashboard.conftest import serving
 from tests.http.conftest import Caller
 
 #: Without these Chromium looks for hosts of its maker, which a machine without a network refuses one by one.
-_ARGUMENTS = [
+ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
@@ -34,31 +34,30 @@ def chromium() -> Iterator[Browser]:
         why = "Chromium is not installed (Debian: apt-get install chromium)"
         pytest.fail(why) if "TENURE_REQUIRE" in os.environ else pytest.skip(why)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=_ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield browser
         browser.close()
 
 
-def count_causes(dsn: str) -> None:
-    """Count the causes of dead letters, as upkeep does; in a thread: in this one the browser has an event loop."""
+def with_store(dsn: str, work: Callable[[Store], Awaitable[object]]) -> None:
+    """Do this with a store, as workers and upkeep do; in a thread: in this one the browser has an event loop."""
 
-    async def count() -> None:
+    async def run() -> None:
         async with Store.open(dsn, connections=1) as store:
-            await store.groups.count_changes()
+            await work(store)
 
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(count())).result()
+        pool.submit(lambda: asyncio.run(run())).result()
+
+
+def count_causes(dsn: str) -> None:
+    """Count the causes of dead letters, as upkeep does."""
+    with_store(dsn, lambda store: store.groups.count_changes())
 
 
 def work_on_operations(dsn: str) -> None:
     """Do what running operations have left, as upkeep does."""
-
-    async def work() -> None:
-        async with Store.open(dsn, connections=1) as store:
-            await store.operations.work()
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(work())).result()
+    with_store(dsn, lambda store: store.operations.work())
 
 
 @pytest.fixture

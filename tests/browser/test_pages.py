@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Dialog, Page, expect
 
 from tenure.contracts import BUILT_IN
 from tenure.dashboard.page_table import PAGES
 from tests.browser.conftest import count_causes, work_on_operations
+from tests.browser.hostile import STRINGS, stage
+from tests.browser.staged import stage as stage_shop
 from tests.harness import Harness
 from tests.http.conftest import Caller
 from tests.http.inventory import World
@@ -18,13 +21,6 @@ from tests.http.inventory import World
 AXE = (Path(__file__).parent / "axe.min.js").read_text()
 #: WCAG 2.2 AA and what axe-core adds as good practice.
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-#: Texts that people or programs may store: script, markup, characters that turn the text around, very long ones.
-HOSTILE = (
-    "<script>window.hacked=1</script>", "\"><img src=x onerror='window.hacked=1'>", "javascript:window.hacked=1",
-    "{{ 7*7 }}{% raw %}", "</title><svg onload=window.hacked=1>", "\u202egnp.exe\u2066", "a" * 190,
-    "\u0007\u001b[31m", "' or 1=1 --", "&lt;b&gt;", "${7*7}", "data:text/html,<script>window.hacked=1</script>",
-    "\U0001d57f\ufdfd", "x\u200b\u200d\ufeffy", "<!--", "]]>", "%3Cscript%3E", "\\u003cscript\\u003e",
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -50,7 +46,12 @@ def addresses(dsn: str, http: Caller) -> dict[str, str]:
         "/jobs/": done, "/dead-letters/": letter, "/schedules/": "report", "/contracts/": "gate_b2", "/flows/": flow,
         "/datasets/": "prices", "/causes/": group["fingerprint"], "/operations/": world.operation(),
     }  # fmt: skip
-    return {page.path: page.before + names.get(page.before, "") for page in PAGES}
+    return paths(names)
+
+
+def paths(names: Mapping[str, str]) -> dict[str, str]:
+    """The address of each page, with the name of what it is about; fails for a page that nobody has thought of."""
+    return {page.path: page.before + names[page.before] if page.has_name else page.path for page in PAGES}
 
 
 def violations(page: Page, rules: Sequence[str] = RULES) -> list[str]:
@@ -59,20 +60,47 @@ def violations(page: Page, rules: Sequence[str] = RULES) -> list[str]:
     return [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
 
 
-def test_no_page_keeps_anybody_out_or_needs_sideways_scrolling(page: Page, addresses: dict[str, str]) -> None:
-    for address in addresses.values():
+def check(page: Page, addresses: Iterable[str], *, in_dark: Sequence[str]) -> None:
+    """No page keeps anybody out, in light and by these rules in dark, or needs sideways scrolling on a phone."""
+    for address in addresses:
         page.emulate_media(color_scheme="light")
         page.set_viewport_size({"width": 1200, "height": 900})
-        page.goto(address)
+        answer = page.goto(address)
+        assert answer is not None
+        assert answer.ok, address
         page.evaluate(AXE)
         assert violations(page) == [], address
         page.emulate_media(color_scheme="dark")
-        assert violations(page, ["color-contrast"]) == [], address
+        assert violations(page, in_dark) == [], f"{address} in dark"
         page.set_viewport_size({"width": 360, "height": 740})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+
+
+def test_no_page_keeps_anybody_out_or_needs_sideways_scrolling(page: Page, addresses: dict[str, str]) -> None:
+    check(page, addresses.values(), in_dark=["color-contrast"])
     page.get_by_role("button", name="Menu").click()
     page.get_by_role("link", name="Jobs", exact=True).click()
     expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+def test_no_page_of_a_busy_shop_keeps_anybody_out(page: Page, dsn: str, http: Caller) -> None:
+    addresses = paths(stage_shop(dsn, http))
+    verification = f"/api/v1{addresses['/contracts/{name}']}/verification"
+    while http.get(verification)["state"] == "running":
+        time.sleep(0.1)
+    check(page, [*addresses.values(), "/contracts/purchase", "/?contract=standard&type=mail.send"], in_dark=RULES)
+
+
+def test_every_page_of_the_menu_is_two_keys_away(page: Page) -> None:
+    page.goto("/")
+    for one in PAGES:
+        if one.menu:
+            page.keyboard.press("g")
+            page.keyboard.press(one.key)
+            expect(page.get_by_role("heading", name=one.title, level=1, exact=True)).to_be_visible()
+            expect(page.locator(f'nav a[aria-current="page"][data-key="{one.key}"]')).to_have_count(1)
 
 
 def test_change_appears_by_itself_and_what_is_typed_stays(page: Page, http: Caller) -> None:
@@ -146,17 +174,20 @@ def test_many_jobs_are_cancelled_stopped_and_gone_on_with(page: Page, dsn: str, 
 def test_chart_is_drawn_and_drawn_again_when_its_numbers_change(page: Page, http: Caller) -> None:
     World(http).done()
     page.goto("/")
-    expect(page.locator("#throughput canvas")).to_be_visible()
-    total = """total => JSON.parse(document.getElementById('throughput').dataset.chart).enqueued
+    for chart in "throughput", "failures", "wait", "run":
+        expect(page.locator(f"#chart-{chart} canvas")).to_be_visible()
+    total = """total => JSON.parse(document.getElementById('numbers').dataset.numbers).enqueued
         .reduce((sum, one) => sum + one) === total"""
     page.wait_for_function(total, arg=1)
     ink = "one => one.toDataURL()"
-    before = page.locator("#throughput canvas").evaluate(ink)
+    before = page.locator("#chart-throughput canvas").evaluate(ink)
     for _ in range(9):
         http.enqueued()
     page.wait_for_function(total, arg=10)
-    expect(page.locator("#throughput canvas")).to_have_count(1)
-    page.wait_for_function("before => document.querySelector('#throughput canvas').toDataURL() !== before", arg=before)
+    expect(page.locator("#chart-throughput canvas")).to_have_count(1)
+    page.wait_for_function(
+        "before => document.querySelector('#chart-throughput canvas').toDataURL() !== before", arg=before
+    )
     page.get_by_text("As a table").click()
     expect(page.get_by_role("region", name="Jobs by minute").get_by_role("row")).not_to_have_count(0)
 
@@ -202,36 +233,62 @@ def test_state_of_a_drawing_leads_to_its_jobs(page: Page, http: Caller) -> None:
     page.goto("/contracts/gate_b2")
     page.locator('.drawing [data-state="queued"]').click()
     expect(page.locator(f"#job-{job_id}")).to_be_visible()
-    expect(page.get_by_label("Search", exact=True)).to_have_value("contract:gate_b2 state:queued")
+    assert set(page.get_by_label("Search", exact=True).input_value().split()) == {"contract:gate_b2", "state:queued"}
+    page.goto("/contracts/gate_b2")
+    page.locator('.drawing [data-from="queued"] .label').first.click()
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
 
 
-def test_stored_texts_do_nothing_but_appear(page: Page, dsn: str, http: Caller, db: Harness) -> None:
-    addresses = {"/", "/jobs", "/dead-letters", "/queues", "/workers", "/flows", "/datasets", "/schedules"}
-    for number, text in enumerate(HOSTILE):
-        name = text.replace("\a", "").replace("\x1b", "")[:90]
-        fields = {"queue": name, "tenant_id": name, "correlation_id": name, "trace_id": name}
-        job = {"type": name, "payload": {"text": text, text: [text]}, "idempotency_key": f"{name}{number}", **fields}
-        job_id = http.client.post("/api/v1/jobs", json=job).raise_for_status().json()["id"]
-        claimed = {"queues": [name], "worker_id": name, "limit": 1}
-        (claim,) = http.client.post("/api/v1/claims", json=claimed).raise_for_status().json()["claims"]
-        proof = {"claims": claim["claims"], "lease_token": claim["lease_token"]}
-        error = {"type": text, "message": text, "code": name, "stage": name, "retryable": False, "stack": text}
-        http.client.post(f"/api/v1/jobs/{job_id}/fail", json={**proof, "error": error}).raise_for_status()
-        http.client.post("/api/v1/queues/pause", json={"queue": name, "reason": text}).raise_for_status()
-        letter = http.get(f"/api/v1/jobs/{job_id}")["dlq_id"]
-        nodes = [{"name": name, "type": name}]
-        flow = http.client.post("/api/v1/flows", json={"name": name, "nodes": nodes, "tenant_id": name})
-        addresses |= {f"/jobs/{job_id}", f"/dead-letters/{letter}", f"/flows/{flow.raise_for_status().json()['id']}"}
-        if number % 6 == 0:
-            body = {"kind": "dead_letters", "verb": "discard", "q": "status:open", "reason": text[:190]}
-            made = http.client.post("/api/v1/operations", json=body).raise_for_status().json()["id"]
-            addresses |= {"/operations", f"/operations/{made}"}
-    count_causes(dsn)
-    addresses |= {f"/causes/{one['fingerprint']}" for one in http.get("/api/v1/dlq/groups")["groups"]}
-    page.set_viewport_size({"width": 360, "height": 740})
-    for address in sorted(addresses):
+#: The pages of lists; those with many rows are followed to their end.
+LISTS = [page.path for page in PAGES if not page.has_name and page.path not in ("/health", "/contracts")]
+
+
+def read_all(page: Page, addresses: Iterable[str]) -> int:
+    """Look at these pages and at those that follow them, wide and narrow; returns how many."""
+    asked: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
+    waiting, seen = list(addresses), set[str]()
+    while waiting:
+        address = waiting.pop()
+        if address in seen:
+            continue
+        seen.add(address)
         page.goto(address)
-        assert page.evaluate("window.hacked") is None, address
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
-    text = page.goto("/jobs").text()  # type: ignore[union-attr]
-    assert "\u202e" not in text
+        for width in (1200, 360):
+            page.set_viewport_size({"width": width, "height": 740})
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{address} at {width}"
+        found = page.evaluate("""() => ({
+            hacked: window.hacked ?? null, here: location.pathname,
+            hidden: getComputedStyle(document.body).display === 'none',
+            links: [...document.querySelectorAll('a')].filter((one) => !/^https?:$/.test(one.protocol)).length,
+            next: document.querySelector('a[rel=next]')?.getAttribute('href') ?? null,
+            unseen: /[\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText),
+        })""")
+        following = found.pop("next")
+        here = address.partition("?")[0]
+        assert found == {"hacked": None, "here": here, "hidden": False, "links": 0, "unseen": False}, address
+        waiting += [following] if following else []
+    assert asked == []
+    return len(seen)
+
+
+def test_stored_texts_do_nothing_but_appear(page: Page, dsn: str, http: Caller) -> None:
+    assert len(set(STRINGS)) == 500
+    # One of each seed's forms; `./dev prove` takes all of them.
+    addresses = [*stage(dsn, http, STRINGS[::31])]
+    assert {page.before for page in PAGES if page.has_name} - {f"/{one.split('/')[1]}/" for one in addresses} == {
+        "/contracts/"
+    }
+    assert read_all(page, [*LISTS, *addresses[::2]]) > 25
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1_800)
+def test_all_hostile_texts_do_nothing_but_appear(page: Page, dsn: str, http: Caller) -> None:
+    addresses = [*stage(dsn, http, STRINGS)]
+    assert read_all(page, [*LISTS, *addresses]) > 1_000

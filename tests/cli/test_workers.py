@@ -15,7 +15,7 @@ from tests.harness import Harness
 
 SEND = JobType("send", max_attempts=7, lease_ttl_sec=60)
 IDLE = LiveWorker(
-    "w1", ("mail",), ("standard",), ("send",), "shop", "0.1.0", "box-7", 4711, 50, 2, declares=(SEND,),
+    "w1", ("mail",), ("standard",), ("send",), "shop", "0.1.0", "box-7", 4711, 50, 2, 0.003, declares=(SEND,),
     release="2026.1",
 )  # fmt: skip
 
@@ -25,13 +25,13 @@ async def test_workers_list_shows_idle_workers_and_whoever_only_holds_jobs(store
     assert (done.returncode, done.stdout) == (0, "")
     assert "no worker is live" in done.stderr
     await store.workers.enter([IDLE])
-    await store.enqueue(NewJob("send"))
+    held = await store.enqueue(NewJob("send"))
     await store.claim(worker="theirs")
     done = ask.run("workers", "list")
     _, theirs, ours = done.stdout.splitlines()
     assert re.match(r"theirs +not listed +1", theirs)
     assert re.match(
-        r"w1 +live +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +2/50 +0 +2026.1 +mail +box-7 pid 4711 +shop +send", ours
+        r"w1 +live +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +2/50 +0 +3 ms +2026.1 +mail +box-7 pid 4711 +shop +send", ours
     )
     assert done.stderr == "Next: tenure workers show theirs\n"
     said = ask.said("workers", "list")["workers"]
@@ -39,6 +39,9 @@ async def test_workers_list_shows_idle_workers_and_whoever_only_holds_jobs(store
         ("theirs", 1, None),
         ("w1", 0, ["mail"]),
     ]
+    assert [(one["jobs"], one["loop_lag_s"]) for one in said] == [([str(held.job_id)], None), ([], 0.003)]
+    assert re.search(rf"oldest jobs +{held.job_id}\n", ask.text("workers", "show", "theirs"))
+    assert re.search(r"event loop +late by 3 ms\n", ask.text("workers", "show", "w1"))
 
 
 async def test_workers_that_are_gone_or_silent_are_named_and_shown(store: Store, ask: Asking, db: Harness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import pytest
 
 from tenure.contracts import BUILT_IN
 from tenure.contracts.declaration import Contract
-from tenure.contracts.diagram import to_mermaid, to_svg
+from tenure.contracts.diagram import CountedDrawing, Counts, short_number, to_mermaid, to_svg
 from tenure.contracts.notation import path, states
 
 _STATES = states(todo="ready", taken="leased", doing="active", later="waiting", end="done", given_up="done")
@@ -38,6 +39,20 @@ ERRANDS = replace(
     ),
 )
 
+#: The widest numbers.
+FULL = Counts(
+    dict.fromkeys([state for one in (*BUILT_IN.values(), ERRANDS) for state in one.states], 99_900_000),
+    dict.fromkeys([pair for one in (*BUILT_IN.values(), ERRANDS) for pair in one.edges()], 99_900_000),
+    "in the last hour", lambda state: f"/jobs?state={state}&x=1", lambda pair: f"/moves?to={pair[1]}",
+)  # fmt: skip
+
+
+def counted(contract: Contract) -> str:
+    """A drawing with numbers, as wide as they can be."""
+    return CountedDrawing(contract).to_svg(FULL)
+
+
+drawn_with_and_without_counts = pytest.mark.parametrize("to_svg", [to_svg, counted])
 every_contract = pytest.mark.parametrize("contract", [*BUILT_IN.values(), ERRANDS], ids=lambda one: one.name)
 
 
@@ -62,7 +77,12 @@ class Drawing:
         self.root = ElementTree.fromstring(text)
         # The first group holds everything but the title.
         (self.all,) = [each for each in self.root if each.tag.endswith("}g")]
+        # With counts, a link stands around what a group holds.
         self.groups = [*self.all]
+        for each in self.groups:
+            for link in [part for part in each if part.tag.endswith("}a")]:
+                each.extend(link)
+                each.remove(link)
         self.states = {name: each for each in self.groups if (name := each.get("data-state"))}
         self.edges = {
             (source, target): each
@@ -155,16 +175,18 @@ def test_svg_shows_every_state_with_its_role_and_every_edge_with_its_triggers(co
         assert " ".join(words(drawing.edges[pair])) == ", ".join(triggers)
 
 
+@drawn_with_and_without_counts
 @every_contract
-def test_svg_nothing_overlaps(contract: Contract) -> None:
+def test_svg_nothing_overlaps(contract: Contract, to_svg: Callable[[Contract], str]) -> None:
     drawing = Drawing(to_svg(contract))
     rects = [*drawing.boxes().items(), *drawing.said().items()]
     for (one, here), (other, there) in combinations(rects, 2):
         assert not here.overlaps(there), f"{one} lies on {other}"
 
 
+@drawn_with_and_without_counts
 @every_contract
-def test_svg_no_line_runs_through_a_box_or_another_label(contract: Contract) -> None:
+def test_svg_no_line_runs_through_a_box_or_another_label(contract: Contract, to_svg: Callable[[Contract], str]) -> None:
     drawing = Drawing(to_svg(contract))
     for pair, edge in drawing.edges.items():
         foreign = {**drawing.boxes(), **{str(other): said for other, said in drawing.said().items() if other != pair}}
@@ -175,8 +197,9 @@ def test_svg_no_line_runs_through_a_box_or_another_label(contract: Contract) -> 
                 assert not point.overlaps(inside), f"{pair} runs through {name}"
 
 
+@drawn_with_and_without_counts
 @every_contract
-def test_svg_lines_begin_and_end_at_their_states(contract: Contract) -> None:
+def test_svg_lines_begin_and_end_at_their_states(contract: Contract, to_svg: Callable[[Contract], str]) -> None:
     drawing = Drawing(to_svg(contract))
     boxes = drawing.boxes()
     for (source, target), edge in drawing.edges.items():
@@ -186,8 +209,9 @@ def test_svg_lines_begin_and_end_at_their_states(contract: Contract) -> None:
             assert box.top - 0.1 <= y <= box.bottom + 0.1
 
 
+@drawn_with_and_without_counts
 @every_contract
-def test_svg_nothing_is_cut_off(contract: Contract) -> None:
+def test_svg_nothing_is_cut_off(contract: Contract, to_svg: Callable[[Contract], str]) -> None:
     drawing = Drawing(to_svg(contract))
     _, _, width, height = (float(number) for number in drawing.root.get("viewBox", "").split())
     (shift,) = re.findall(r"translate\(([\d.]+) 0\)", drawing.all.get("transform", ""))
@@ -234,3 +258,26 @@ def test_svg_is_the_same_every_time_and_two_can_share_a_page() -> None:
     one, other = to_svg(BUILT_IN["standard"]), to_svg(BUILT_IN["simple"])
     assert to_svg(BUILT_IN["standard"]) == one
     assert not set(re.findall(r'id="([^"]+)"', one)) & set(re.findall(r'id="([^"]+)"', other))
+
+
+def test_numbers_stand_on_states_and_edges_which_are_links() -> None:
+    drawing = Drawing(counted(BUILT_IN["standard"]))
+    assert drawing.root.get("role") == "group"
+    assert words(drawing.states["queued"]) == ["queued", "ready: 99.9 M"]
+    assert words(drawing.states["succeeded"]) == ["succeeded", "done"], "nobody counts what has ended"
+    assert words(drawing.edges["queued", "running"]) == ["claim", "99.9 M"]
+    some = CountedDrawing(BUILT_IN["standard"]).to_svg(
+        Counts({"queued": 3}, {("queued", "running"): 1_234}, "now", FULL.state_link, FULL.edge_link)
+    )
+    assert "queued to running: 1,234 now" in some
+    assert 'href="/jobs?state=queued&amp;x=1" aria-label="queued, ready: 3: its jobs"' in some
+    assert words(Drawing(some).states["running"]) == ["running", "active"]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (9_999, "9,999"), (10_000, "10.0 k"), (99_949, "99.9 k"), (123_456, "123 k"), (999_999, "999 k"),
+     (1_250_000, "1.2 M"), (450_000_000, "450 M")],
+)  # fmt: skip
+def test_number_in_a_drawing_has_at_most_six_characters(number: int, text: str) -> None:
+    assert short_number(number) == text

@@ -122,4 +122,4 @@ def pages(dsn: str, http: Caller) -> dict[str, str]:
     names = {"/jobs/": world.done(), "/dead-letters/": letter, "/schedules/": "report", "/contracts/": "gate_b2",
              "/flows/": flow, "/datasets/": "prices", "/causes/": group["fingerprint"],
              "/operations/": world.operation()}  # fmt: skip
-    return {page.path: page.before + names.get(page.before, "") for page in PAGES}
+    return {page.path: page.before + names[page.before] if page.has_name else page.path for page in PAGES}

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from dataclasses import replace
+from html import unescape
 
 import httpx2
+import pytest
 
+from tenure.contracts import BUILT_IN
 from tenure.dashboard.page_table import PAGES
+from tenure.http.contract_verifications import ContractVerifications
+from tenure.jobs.live_worker import LiveWorker
+from tenure.postgres.migrate import migrate
+from tenure.postgres.store import Store
 from tests.dashboard.conftest import Browser, serving
 from tests.harness import Harness
 from tests.http.conftest import Caller, new_key
@@ -14,6 +23,22 @@ from tests.http.conftest import Caller, new_key
 LINKED = re.compile(r'(?:src|href)="([^"]+)"')
 #: A whole page with its scripts and styles has at most this many bytes.
 MOST_BYTES = 250_000
+
+
+def shows(browser: Browser, path: str, text: str) -> None:
+    """Wait until a page shows this: open pages share an answer for a moment."""
+    while text not in browser.get(path):
+        pass
+
+
+async def _reap(dsn: str) -> None:
+    async with Store.open(dsn, connections=1) as store:
+        await store.reap("reliability")
+
+
+async def _enter(dsn: str, worker: LiveWorker) -> None:
+    async with Store.open(dsn, connections=1) as store:
+        await store.workers.enter([worker])
 
 
 def test_every_page_answers_under_the_policy(browser: Browser, pages: dict[str, str]) -> None:
@@ -82,8 +107,67 @@ def test_job_shows_its_attempts_and_how_the_errors_differ(browser: Browser, http
         error = {"type": "TransientError", "message": message, "retryable": True}
         http.post(f"/api/v1/jobs/{job_id}/fail", {**proof, "error": error})
     page = browser.get(f"/jobs/{job_id}")
-    assert page.count('class="bar"') == 2
+    assert page.count('class="timeline"') == 2
+    assert page.count(">failed, is tried again</strong>") == 2
     assert "TransientError: refused" in page
+    assert '<span class="removed">-message: &#34;timeout&#34;</span>' in page
+    assert '<span class="added">+message: &#34;refused&#34;</span>' in page
+
+
+def test_job_shows_heartbeats_effects_requests_to_stop_and_lost_leases(
+    dsn: str, browser: Browser, http: Caller, db: Harness
+) -> None:
+    job_id = http.enqueued("reliability", trace_id="abc")
+    (claim,) = http.claimed("reliability")
+    shown = {"claims": claim["claims"], "lease_token": claim["lease_token"]}
+    http.post(f"/api/v1/jobs/{job_id}/start", shown)
+    for _ in range(3):
+        http.post(f"/api/v1/jobs/{job_id}/heartbeat", shown)
+    http.post(f"/api/v1/jobs/{job_id}/effect", {**shown, "node": "charge", "result": {"receipt": "r-17"}})
+    page = browser.get(f"/jobs/{job_id}")
+    assert "3 heartbeats, the last" in page
+    assert page.count('class="beat"') == 3
+    assert "its lease ends" in page
+    assert "<td><bdi>charge</bdi></td><td><code>{&#34;receipt&#34;: &#34;r-17&#34;}</code></td>" in page
+    db.expire(int(job_id))
+    asyncio.run(_reap(dsn))
+    shows(browser, f"/jobs/{job_id}", ">lease lost</strong>")
+    db.sql("update tenure.job set due_at = now()")
+    (claim,) = http.claimed("reliability")
+    shown = {"claims": claim["claims"], "lease_token": claim["lease_token"]}
+    http.post(f"/api/v1/jobs/{job_id}/start", shown)
+    http.post(f"/api/v1/jobs/{job_id}/cancel", {"mode": "soft", "reason": "not needed"})
+    shows(browser, f"/jobs/{job_id}", "asked to stop")
+
+
+def test_chosen_type_has_its_own_charts(browser: Browser, http: Caller) -> None:
+    for type_, count in (("mail", 2), ("sync", 1)):
+        for _ in range(count):
+            http.enqueued(type=type_)
+    http.claimed()
+    made = re.compile(r'"enqueued": \[([^\]]*)\]')
+
+    def total(path: str) -> int:
+        found = made.search(unescape(browser.get(path)))
+        assert found is not None
+        return sum(int(one) for one in found[1].split(","))
+
+    assert total("/") == 3
+    assert total("/?contract=standard&type=mail") == 2
+    page = browser.get("/")
+    assert 'href="/?contract=standard&amp;type=sync"' in page
+    assert "The last hour of" not in page
+    assert "The last hour of" in browser.get("/?contract=standard&type=sync")
+
+
+def test_worker_shows_how_late_its_loop_is_and_its_jobs(dsn: str, browser: Browser, http: Caller) -> None:
+    job_id = http.enqueued()
+    http.claimed(worker_id="w1")
+    asyncio.run(_enter(dsn, LiveWorker("w1", ("default",), ("standard",), version="9.9", slots=4, loop_lag_s=1.5)))
+    page = browser.get("/workers")
+    assert "1.5 s, blocked" in page
+    assert f'<a href="/jobs/{job_id}">{job_id}</a>' in page
+    assert "<bdi>9.9</bdi>" in page
 
 
 def test_unknown_pages_and_jobs_are_not_found(browser: Browser) -> None:
@@ -123,10 +207,47 @@ def test_key_of_a_tenant_sees_its_own_jobs_and_no_page_about_all(dsn: str, url: 
 
 
 def test_contract_counts_the_jobs_in_its_states(browser: Browser, http: Caller) -> None:
-    http.enqueued(), http.enqueued(queue="other"), http.enqueued("gate_b2")
+    http.enqueued(), http.enqueued(queue="other"), http.enqueued("gate_b2"), http.claimed(limit=1)
     page = browser.get("/contracts/standard")
-    assert "ready, 2 now" in page
-    assert "done, " not in page
+    assert 'aria-label="queued, ready: 1: its jobs"' in page
+    assert 'aria-label="succeeded, done: its jobs"' in page, "nobody counts what has ended"
+    assert "<title>queued to running: 1 in the last hour</title>" in page
+    assert re.search(r'<g class="edge" data-from="queued" data-to="running">\s*<a href="/jobs\?q=state%3Arunning', page)
+    assert re.search(r'data-name="Last hour" class="number">1</td>', page)
+    assert "2 live jobs" in browser.get("/contracts")
+
+
+def test_contract_shows_what_its_verification_found(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = browser.get("/contracts/standard")
+    assert "takes some seconds, once" in page
+    while "takes some seconds, once" in page:
+        page = browser.get("/contracts/standard")
+    assert "✓ Every promise holds" in page
+    assert "1,117 reachable states" in page
+    report = {
+        "contract": "standard", "workers": 2, "runs": 3, "depth": 30, "complete": True, "states": 9, "steps": 1,
+        "refused": 0, "histories": "12345678901", "held": ["a fence"], "unknown": [],
+        "broken": [{"invariant": "an end", "what": "it <stays>", "story": ["worker A claims"]}],
+    }  # fmt: skip
+    found = {"state": "broken", "why": None, "report": report}
+    monkeypatch.setattr(ContractVerifications, "get", lambda self, contract: found)
+    while "Every promise holds" in page:  # open pages share an answer for a moment
+        page = browser.get("/contracts/standard")
+    assert "✗ 1 promise is broken" in page
+    assert "it &lt;stays&gt;" in page
+    assert "worker A claims" in page
+    assert "1.2 · 10^10 histories" in page
+
+
+def test_users_own_contract_has_a_page(dsn: str, browser: Browser, http: Caller) -> None:
+    standard = BUILT_IN["standard"]
+    mine = replace(standard, name="mine", title="Mine & <yours>", views=(), states={**standard.states})
+    migrate(dsn, {"mine": mine})
+    http.enqueued("mine")
+    page = browser.get("/contracts/mine")
+    assert "Mine &amp; &lt;yours&gt;" in page
+    assert 'aria-label="queued, ready: 1: its jobs"' in page
+    assert "/contracts/mine" in browser.get("/contracts")
 
 
 def test_htmx_and_its_extension_arrive_together(browser: Browser) -> None:

@@ -366,6 +366,8 @@ _REQUESTS: dict[tuple[str, str], Callable[[World], Asked]] = {
     ("POST", _JOB + "requeue"): lambda w: Asked(w.done(), {}),
     ("GET", _V1 + "contracts"): lambda _: Asked(""),
     ("GET", _V1 + "contracts/{name}"): lambda _: Asked("standard"),
+    ("GET", _V1 + "contracts/{name}/activity"): lambda _: Asked("standard"),
+    ("GET", _V1 + "contracts/{name}/verification"): lambda _: Asked("standard"),
     ("GET", _V1 + "queues"): lambda _: Asked(""),
     ("POST", _V1 + "queues/pause"): lambda _: Asked("", {"queue": "paused", "reason": "a test"}),
     ("POST", _V1 + "queues/resume"): lambda _: Asked("", {"queue": "paused"}),

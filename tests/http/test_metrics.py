@@ -24,7 +24,7 @@ from tenure.metrics import database
 from tenure.metrics.database import LABELS, METRICS
 from tenure.postgres.store import Store
 from tests.harness import Harness
-from tests.http.conftest import Caller
+from tests.http.conftest import Caller, proof
 from tests.postgres.test_counts import mixed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +109,8 @@ async def test_a_failure_is_counted_once_whatever_its_path(store: Store) -> None
     }
     # Two hops lead back to the queue of `simple`. What an operator sets aside is no failure.
     assert counts == {"simple": [1, 1, 0], "reliability": [1, 0, 2]}
+    slices = (await store.counts.stats()).slices
+    assert sorted((one.contract, one.failures) for one in slices if one.failures) == [("reliability", 1), ("simple", 1)]
 
 
 @pytest.mark.req("S2-56", "S2-57")
@@ -251,6 +253,27 @@ def test_the_dispatcher_shows_both(http: Caller) -> None:
     assert ("tenure_process_loop_lag_seconds", frozenset()) in found
     (kind,) = http.get("/api/v1/stats", since_seconds=600)["types"]
     assert (kind["type"], kind["enqueued"], kind["wait"]["p95_s"]) == ("mail", 1, None)
+
+
+def test_minutes_have_failures_waits_and_runs_whether_folded_or_not(http: Caller, db: Harness) -> None:
+    for contract, type_ in (("simple", "mail"), ("simple", "mail"), ("standard", "sync")):
+        http.enqueued(contract, type=type_)
+        (claim,) = http.claimed(contract)
+        error = {"type": "TransientError", "message": "again", "retryable": True}
+        http.post(f"/api/v1/jobs/{claim['job']['id']}/fail", {**proof(claim), "error": error})
+    db.sql("update tenure.tally set at = date_trunc('minute', now()), bucket = 9 where bucket is not null")  # to 1 s
+    db.sql("update tenure.tally set bucket = 12 where trigger = 'retry' and contract = 'standard'")  # to 10 s
+    shown = http.get("/api/v1/stats")
+    mail = sum(one["failures"] for one in shown["slices"] if one["type"] == "mail")
+    assert mail == 2, "a failure that takes two hops is one"
+    (total,) = [one for one in shown["totals"] if one["claimed"]]
+    assert (total["contract"], total["type"], total["claimed"], total["failures"]) == (None, None, 3, 3)
+    assert 0.5 < total["wait_p50_s"] <= total["wait_p95_s"] <= 1
+    assert total["run_p50_s"] <= 1 < 5 < total["run_p95_s"] <= 10
+    assert sum(one["enqueued"] for one in shown["totals"]) == 3
+    http.client.get("/metrics").raise_for_status()  # it folds
+    again = http.get("/api/v1/stats")
+    assert (again["slices"], again["totals"]) == (shown["slices"], shown["totals"])
 
 
 def test_a_dispatcher_without_the_library_names_the_command(http: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,7 @@ async def test_a_remote_worker_says_how_busy_it_is(dsn: str, db: Harness) -> Non
             async with working(app, name="far", concurrency=1):
                 await wait.enqueue()
                 await until(lambda: db.value("select max(busy) from tenure.worker") == 1)
+                assert db.value("select loop_lag_s >= 0 from tenure.worker")
                 db.sql("update tenure.worker set last_seen_at = now() - interval '1 hour'")  # without a free slot, too
                 await until(lambda: db.value("select last_seen_at > now() - interval '1 minute' from tenure.worker"))
                 going.set()

@@ -248,7 +248,7 @@ MUTANTS = (
     Mutant(
         "unknown-contract-is-bad-input",
         "The address of a contract that is not there is answered as bad input",
-        "http/routes/operators.py",
+        "http/routes/contracts.py",
         "        raise ContractNotFound(str(error)) from None\n",
         "        raise\n",
         (f"{_OPERATE}a_contract_that_is_not_there_is_not_found_and_in_a_body_it_is_bad_input",),

@@ -302,6 +302,22 @@ MUTANTS = (
         (_REMOTE + "test_a_remote_worker_that_never_had_a_job_stays_listed_and_leaves_when_it_stops",),
     ),
     Mutant(
+        "lag-of-a-blocked-loop-told-afterwards",
+        "A worker tells the lag of its event loop only when the loop runs again",
+        "worker/loop_lag.py",
+        "return longest if asked_at is None else max(longest, time.monotonic() - asked_at)",
+        "return longest",
+        (_PRESENCE + "test_a_worker_says_how_late_its_event_loop_is_while_a_handler_blocks_it",),
+    ),
+    Mutant(
+        "lag-of-remote-workers-not-told",
+        "A worker behind a dispatcher does not say how late its event loop is",
+        "client/remote.py",
+        '"loop_lag_s": worker.loop_lag_s, "schedules"',
+        '"schedules"',
+        (_REMOTE + "test_a_remote_worker_says_how_busy_it_is",),
+    ),
+    Mutant(
         "busy-of-remote-workers-not-told",
         "A worker behind a dispatcher does not say how busy it is",
         "client/remote.py",
@@ -345,8 +361,8 @@ MUTANTS = (
         "gone-for-good",
         "A remote worker whose row was deleted is never entered again",
         "http/worker_presence.py",
-        "before is None or name in self._missing or replace(",
-        "before is None or replace(",
+        "            or name in self._missing\n",
+        "",
         (_REMOTE + "test_a_worker_that_left_through_another_dispatcher_is_not_entered_again",),
     ),
     Mutant(

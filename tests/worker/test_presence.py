@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 
 import pytest
 
@@ -69,6 +70,23 @@ async def test_a_worker_says_again_and_again_that_it_lives_and_how_busy_it_is(ap
         db.sql("delete from tenure.worker")  # as upkeep does it to one that was frozen
         await until(lambda: db.value("select count(*) from tenure.worker") == 1)
         going.set()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_worker_says_how_late_its_event_loop_is_while_a_handler_blocks_it(
+    app: App, store: Store, db: Harness
+) -> None:
+    @app.task
+    async def block() -> None:
+        while not db.value("select loop_lag_s > 0.2 from tenure.worker"):
+            time.sleep(0.01)  # noqa: ASYNC251 (it blocks the loop until the worker has said so)
+
+    async with working(app, name="w1", upkeep=False):
+        job = await block.enqueue()
+        await app.result(job, timeout=60)
+        await until(lambda: db.value("select loop_lag_s < 0.2 from tenure.worker"))
+        (seen,) = await store.workers.list()
+        assert seen.loop_lag_s is not None
 
 
 @pytest.mark.usefixtures("soon")

@@ -47,7 +47,7 @@ def seconds_of(text: str) -> float:
 
 def stats_lines(found: Stats) -> Iterator[str]:
     """The tables of statistics."""
-    slices: dict[tuple[str, str], list[Slice]] = {}
+    slices: dict[tuple[str | None, str | None], list[Slice]] = {}
     for one in found.slices:
         slices.setdefault((one.contract, one.type), []).append(one)
     starts = sorted({one.start for one in found.slices})

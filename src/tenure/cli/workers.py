@@ -15,7 +15,9 @@ from tenure.errors import BadInput
 from tenure.jobs.formats import count_of, format_duration
 from tenure.jobs.live_worker import PastWorker, WorkerStatus
 
-_HEAD = ("worker", "state", "up since (UTC)", "busy", "holds", "release", "queues", "where", "application", "types")
+_HEAD = (
+    "worker", "state", "up since (UTC)", "busy", "holds", "lag", "release", "queues", "where", "application", "types",
+)  # fmt: skip
 #: What `show` tells about workers that are gone: of the last day.
 _DAY_S = 86_400.0
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The worker's name, as the list shows it.")]
@@ -54,7 +56,7 @@ def _search(name: str) -> str:
 
 def _row(worker: WorkerStatus) -> tuple[Any, ...]:
     return (
-        worker.worker_id, _state(worker), worker.started_at, _busy(worker), worker.held, worker.release,
+        worker.worker_id, _state(worker), worker.started_at, _busy(worker), worker.held, _lag(worker), worker.release,
         _first(worker.queues), _where(worker), worker.application, _types(worker),
     )  # fmt: skip
 
@@ -67,6 +69,8 @@ def _card_rows(worker: WorkerStatus) -> Iterator[tuple[str, str | None]]:
     held = f", the oldest since {_time(worker.since)}" if worker.since else ""
     yield "holds", f"{count_of(worker.held, 'job')}{held}"
     yield "heartbeat", _time(worker.last_heartbeat_at)
+    yield "event loop", (lag := _lag(worker)) and f"late by {lag}"
+    yield "oldest jobs", ", ".join(map(str, worker.jobs))
     yield "release", worker.release or "unknown: set TENURE_RELEASE, or App(release=…)"
     yield "version", worker.version and f"tenure {worker.version}"
     yield "application", worker.application
@@ -98,6 +102,10 @@ def _time(moment: datetime | None) -> str | None:
 
 def _busy(worker: WorkerStatus) -> str | None:
     return None if worker.slots is None else f"{worker.busy}/{worker.slots}"
+
+
+def _lag(worker: WorkerStatus) -> str | None:
+    return None if worker.loop_lag_s is None else f"{1_000 * worker.loop_lag_s:.0f} ms"
 
 
 def _where(worker: WorkerStatus) -> str:

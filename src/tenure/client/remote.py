@@ -166,7 +166,7 @@ class RemoteClient:
         request = {
             "worker_id": worker.name, "queues": worker.queues, "contracts": worker.contracts, "types": worker.types,
             "options": [asdict(one) for one in worker.declares], "worker": _describe(worker), "busy": worker.busy,
-            "schedules": dict(worker.schedules or {}),
+            "loop_lag_s": worker.loop_lag_s, "schedules": dict(worker.schedules or {}),
         }  # fmt: skip
         await self._requests.send("PUT", "/api/v1/workers", _text(request))
 

@@ -36,7 +36,8 @@ class Templates:
         )  # fmt: skip
         environment.filters |= {
             "shown": shown, "shown_lines": shown_lines, "short": short, "minute": minute, "json_text": json_text,
-            "when": when, "span": span, "person": person, "json_to_edit": json_to_edit,
+            "json_line": json_line, "json_to_edit": json_to_edit, "when": when, "span": span, "person": person,
+            "large_number": large_number,
         }  # fmt: skip
         environment.globals |= {
             "url": self.url,
@@ -118,11 +119,21 @@ def json_text(value: Any) -> str:
     return shown_lines(text) + (f"\n… {more} more characters: see the API" if more > 0 else "")
 
 
+def json_line(value: Any) -> str:
+    """The beginning of a value as JSON, in one line."""
+    return short(json.dumps(value, ensure_ascii=False), 300)
+
+
 def json_to_edit(value: Any) -> str | None:
     """A value as JSON that a person can change and send back, nothing hidden or left out; None: it is too long."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     # Outside of strings JSON has none of these characters, so an escape means the same.
     return None if len(text) > _LONGEST else _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def large_number(digits: str) -> str:
+    """A whole number of any length, of which people need the size."""
+    return f"{int(digits):,}" if len(digits) < 10 else f"{digits[0]}.{digits[1]} · 10^{len(digits) - 1}"
 
 
 def person(value: str | None) -> str:

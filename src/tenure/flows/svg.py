@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
-from tenure.contracts.diagram import spread, text_width
+from tenure.contracts.diagram_layout import spread, text_width
 from tenure.flows.graph import SIGNS, Box, Graph, counts, name_of, state_word
 from tenure.flows.path import critical_path, span_ms
 from tenure.flows.text import title

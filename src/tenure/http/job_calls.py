@@ -20,6 +20,7 @@ from tenure.client.batching import Batcher
 from tenure.contracts.declaration import Contract
 from tenure.errors import Busy, JobNotFound, Refused, TenureError
 from tenure.http.authentication import Caller
+from tenure.http.contract_verifications import ContractVerifications
 from tenure.http.error_response import ForeignTenant, error_status
 from tenure.http.long_poll import ClaimFilter, WakeupRouter, group_claims
 from tenure.http.worker_presence import WorkerPresence
@@ -67,6 +68,7 @@ class JobCalls:
         self.store = store
         self.wakeups = WakeupRouter(store)
         self.presence = WorkerPresence(store)
+        self.verifications = ContractVerifications()
         self._reports = HolderReports(store)
         self._max_bytes = max_bytes
         self._identities: OrderedDict[int, JobIdentity] = OrderedDict()
@@ -86,6 +88,7 @@ class JobCalls:
     async def flush(self) -> None:
         """Wait until every call is answered."""
         await self.presence.stop()
+        await self.verifications.stop()
         await self.wakeups.flush()
         batchers: list[Batcher[Any, Any]] = [self._lookups, self._unique]
         batchers += [*self._enqueues.values(), *self._claims_by_id.values()]

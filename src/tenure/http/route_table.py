@@ -16,6 +16,7 @@ from tenure.http.route import Route
 from tenure.http.routes import (
     alarms,
     claims,
+    contracts,
     datasets,
     dead_letters,
     flows,
@@ -36,7 +37,7 @@ _ENQUEUE, _WORK, _OPERATE, _APPROVE = ("enqueue",), ("work",), ("operate",), ("a
 _READ_JOBS, _READ_LETTERS = ("read", "enqueue", "work", "operate"), ("read", "operate", "approve")
 _READ, _DECIDE = ("read", "operate"), ("operate", "approve")
 _JOB, _LETTER, _QUEUES = "/api/v1/jobs/{job_id}", "/api/v1/dlq/items/{letter_id}", "/api/v1/queues"
-_SCHEDULES = "/api/v1/schedules"
+_CONTRACT, _SCHEDULES = "/api/v1/contracts/{name}", "/api/v1/schedules"
 _SCHEDULE = f"{_SCHEDULES}/{{schedule}}"
 _FLOW = "/api/v1/flows/{flow_id}"
 _WORK_OR_OPERATE = ("work", "operate")
@@ -127,8 +128,10 @@ _OPERATORS = (
     Route("POST", f"{_JOB}/retry-now", operators.retry_job_now, _OPERATE, operators.JobDue),
     Route("POST", f"{_JOB}/dead-letter", operators.dead_letter_job, _OPERATE, Move),
     Route("POST", f"{_JOB}/requeue", operators.requeue_job, _OPERATE, operators.JobRequeued),
-    Route("GET", "/api/v1/contracts", operators.list_contracts, _ANY_KEY, operators.ContractList),
-    Route("GET", "/api/v1/contracts/{name}", operators.show_contract, _ANY_KEY, operators.Contract),
+    Route("GET", "/api/v1/contracts", contracts.list_contracts, _ANY_KEY, contracts.ContractList),
+    Route("GET", _CONTRACT, contracts.show_contract, _ANY_KEY, contracts.Contract),
+    Route("GET", f"{_CONTRACT}/activity", contracts.show_activity, _READ, contracts.ContractActivity),
+    Route("GET", f"{_CONTRACT}/verification", contracts.verify_contract, _READ, contracts.ContractVerification),
     Route("GET", _QUEUES, operators.list_queues, _READ, operators.QueueList),
     Route("POST", f"{_QUEUES}/pause", operators.pause_queue, _OPERATE, operators.QueueChanged),
     Route("POST", f"{_QUEUES}/resume", operators.resume_queue, _OPERATE, operators.QueueChanged),

@@ -54,7 +54,11 @@ class WorkerPresence:
         if before is None and len(self._known) >= _MAX_WORKERS:
             return
         now = replace(worker, through=self._through) if before is None or complete else _merge(before, worker)
-        if before is None or name in self._missing or replace(now, busy=before.busy) != before:
+        if (
+            before is None
+            or name in self._missing
+            or replace(now, busy=before.busy, loop_lag_s=before.loop_lag_s) != before
+        ):
             self._changed.add(name)
             self._missing.discard(name)
         self._known[name] = now
@@ -151,6 +155,7 @@ def _merge(before: LiveWorker, now: LiveWorker) -> LiveWorker:
         version=now.version or before.version, release=now.release or before.release,
         slots=before.slots if now.slots is None else now.slots,
         busy=before.busy if now.busy is None else now.busy,
+        loop_lag_s=before.loop_lag_s if now.loop_lag_s is None else now.loop_lag_s,
     )  # fmt: skip
 
 

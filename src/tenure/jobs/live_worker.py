@@ -33,6 +33,8 @@ class LiveWorker:
     pid: int | None = None
     slots: int | None = None
     busy: int | None = None
+    #: The longest delay of its event loop since the report before, in seconds.
+    loop_lag_s: float | None = None
     #: The job types that its own code declares.
     declares: tuple[JobType, ...] = ()
     #: The dispatcher that it is connected to.
@@ -71,8 +73,12 @@ class WorkerStatus(NamedTuple):
     through: str | None = None
     #: The application's own version; None: it names none.
     release: str | None = None
+    #: The longest delay of its event loop in the seconds before it was last seen.
+    loop_lag_s: float | None = None
     #: Seconds since it was last seen; None: it only holds jobs.
     silent_s: float | None = None
+    #: Some of the jobs that it holds, those first that it has run longest.
+    jobs: Sequence[int] = ()
 
     @property
     def is_silent(self) -> bool:
@@ -81,8 +87,8 @@ class WorkerStatus(NamedTuple):
         return self.silent_s is not None and self.silent_s >= SILENT_S and not (self.through and self.held)
 
     def to_json(self) -> dict[str, Any]:
-        """The worker as JSON shows it."""
-        return {**self._asdict(), "silent": self.is_silent}
+        """The worker as JSON shows it: ids are texts."""
+        return {**self._asdict(), "jobs": [str(job_id) for job_id in self.jobs], "silent": self.is_silent}
 
 
 class PastWorker(NamedTuple):

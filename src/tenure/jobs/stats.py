@@ -71,15 +71,13 @@ class Level(NamedTuple):
     jobs: int
 
 
-class Slice(NamedTuple):
-    """What the jobs of one type did in one minute or hour."""
+class ContractMove(NamedTuple):
+    """Equal hops of the jobs of one contract; `from_state` empty: the jobs were made."""
 
-    start: datetime
-    contract: str
-    type: str
-    enqueued: int
-    claimed: int
-    ended: int
+    trigger: str
+    from_state: str
+    to_state: str
+    number: int
 
 
 class Figures(NamedTuple):
@@ -123,6 +121,47 @@ class Durations:
         """The histogram's figures as JSON shows them."""
         mean = self.seconds / self.number if self.number else None
         return {"count": self.number, "mean_s": mean, "p50_s": self.quantile(0.5), "p95_s": self.quantile(0.95)}
+
+
+@dataclass(slots=True)
+class Slice:
+    """What the jobs of one type (None: of all) did in one minute or hour."""
+
+    start: datetime
+    contract: str | None
+    type: str | None
+    enqueued: int = 0
+    claimed: int = 0
+    ended: int = 0
+    failures: int = 0
+    wait: Durations = field(default_factory=Durations)
+    run: Durations = field(default_factory=Durations)
+
+    def add(self, other: Slice) -> None:
+        """Add what jobs of another type did."""
+        self.enqueued += other.enqueued
+        self.claimed += other.claimed
+        self.ended += other.ended
+        self.failures += other.failures
+        self.wait.numbers += other.wait.numbers
+        self.run.numbers += other.run.numbers
+
+    def to_json(self) -> dict[str, Any]:
+        """The slice as JSON shows it."""
+        names = ("start", "contract", "type", "enqueued", "claimed", "ended", "failures")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "wait_p50_s": self.wait.quantile(0.5), "wait_p95_s": self.wait.quantile(0.95),
+            "run_p50_s": self.run.quantile(0.5), "run_p95_s": self.run.quantile(0.95),
+        }  # fmt: skip
+
+
+def totals(slices: Iterable[Slice]) -> list[Slice]:
+    """What all types did, by time."""
+    found: dict[datetime, Slice] = {}
+    for one in slices:
+        found.setdefault(one.start, Slice(one.start, None, None)).add(one)
+    return [found[start] for start in sorted(found)]
 
 
 @dataclass(slots=True)
@@ -204,7 +243,8 @@ class Stats:
         return {
             "since_seconds": self.since_s,
             "types": [one.to_json() for one in self.types],
-            "slices": [one._asdict() for one in self.slices],
+            "slices": [one.to_json() for one in self.slices],
+            "totals": [one.to_json() for one in totals(self.slices)],
             "live": [one._asdict() for one in self.levels],
             "now": None if self.figures is None else self.figures._asdict(),
         }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tenure.contracts.declaration import Contract
 from tenure.model.counterexample import Counterexample, Move, World
@@ -57,6 +58,13 @@ class Report:
     def unknown(self) -> list[str]:
         """The invariants that could not be decided: a world beyond the bound may lead to an end."""
         return [] if self.complete else ["an end"]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON shows it; the number of histories is a text, because it may be too large for a number."""
+        stories = [{"invariant": one.invariant, "what": one.what, "story": one.lines()} for one in self.broken]
+        names = ("contract", "workers", "runs", "depth", "complete", "states", "steps", "refused", "held", "unknown")
+        fields = {name: getattr(self, name) for name in names}
+        return {**fields, "histories": str(self.histories), "broken": stories}
 
 
 def explore(

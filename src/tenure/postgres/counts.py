@@ -10,10 +10,24 @@ Reads take both, so they are exact at any time, also when no upkeep runs.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
-from tenure.jobs.stats import MOST_LABELLED, Count, Figures, Level, PathHops, Slice, Snapshot, Stats, by_type
+from tenure.jobs.stats import (
+    MOST_LABELLED,
+    ContractMove,
+    Count,
+    Durations,
+    Figures,
+    Level,
+    PathHops,
+    Slice,
+    Snapshot,
+    Stats,
+    by_type,
+)
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.queues import Queues
 from tenure.postgres.statement import Atomic, Plan, statement
@@ -56,16 +70,28 @@ class Counts(EngineUser):
 
     async def stats(self, since_s: float = _HOUR, *, tenant: str | None = None) -> Stats:
         """The figures of the last `since_s` seconds, by minute up to six hours, else by hour; `tenant` None: of all."""
-        unit = "minute" if since_s <= 6 * _HOUR else "hour"
-        await self._engine.refresh()  # the contracts tell which moves lead to dead letters
-        counts = await self._read(unit, since_s, tenant, by_tenant=tenant is not None)
-        slices = await self._engine.ask("read_count_slices", unit=unit, since_s=since_s, tenant=tenant)
-        figures = (await self._figures())[0] if tenant is None else None
+        unit, tenants = _unit(since_s), tenant is not None
+        await self._engine.refresh()  # the contracts tell which hops lead to dead letters, and which are later ones
+        hops = self._hops()
+        counts = await self._read(unit, since_s, tenant, by_tenant=tenants)
+        later = [">".join(hop) for hop in hops.later]
+        slices = await self._engine.ask("read_count_slices", unit=unit, since_s=since_s, tenant=tenant, later=later)
+        figures = None if tenants else (await self._figures())[0]
         return Stats(
-            since_s, by_type(counts, self._hops(), tenants=tenant is not None),
-            [Slice(*row[:3], *(number or 0 for number in row[3:])) for row in slices],
+            since_s, by_type(counts, hops, tenants=tenants), [_slice(*row) for row in slices],
             await self._levels(tenant), figures,
         )  # fmt: skip
+
+    async def activity(
+        self, contract: str, since_s: float = _HOUR, *, tenant: str | None = None
+    ) -> tuple[Counter[str], list[ContractMove]]:
+        """The live jobs of a contract by state, and the moves of its jobs in the last `since_s` seconds."""
+        live: Counter[str] = Counter()
+        for level in await self._levels(tenant):
+            if level.contract == contract:
+                live[level.state] += level.jobs
+        values = {"contract": contract, "unit": _unit(since_s), "since_s": since_s, "tenant": tenant}
+        return live, [ContractMove._make(row) for row in await self._engine.ask("read_contract_moves", **values)]
 
     async def snapshot(self, *, tenant: str | None = None, loop_lag_s: float | None = None) -> Snapshot:
         """What `/metrics` shows; of one tenant, without what is about all of them.
@@ -115,6 +141,26 @@ class Counts(EngineUser):
             total += done
             if done < _PAGE:
                 return total
+
+
+def _slice(*row: Any) -> Slice:
+    *figures, waits, wait_numbers, runs, run_numbers = row
+    found = Slice(*figures)
+    found.wait, found.run = _durations(waits, wait_numbers), _durations(runs, run_numbers)
+    return found
+
+
+def _durations(buckets: Sequence[int] | None, numbers: Sequence[int] | None) -> Durations:
+    """A histogram of pairs; a bucket may stand there more than once."""
+    found = Durations()
+    for bucket, number in zip(buckets or (), numbers or (), strict=True):
+        found.numbers[bucket] += number
+    return found
+
+
+def _unit(since_s: float) -> str:
+    """The roll-ups that have this time: those by minute are kept for two days."""
+    return "minute" if since_s <= 6 * _HOUR else "hour"
 
 
 def _recount() -> Plan[int]:

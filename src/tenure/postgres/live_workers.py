@@ -26,7 +26,10 @@ class Workers(EngineUser):
 
     async def see(self, workers: Sequence[LiveWorker]) -> list[LiveWorker]:
         """Update the last-seen time of these workers in one statement; returns those that have no row yet."""
-        values = {"names": [one.name for one in workers], "busy": [one.busy for one in workers]}
+        values = {
+            "names": [one.name for one in workers], "busy": [one.busy for one in workers],
+            "lags": [one.loop_lag_s for one in workers],
+        }  # fmt: skip
         known = {name for (name,) in await self._engine.ask("update_workers_seen", **values)}
         return [one for one in workers if one.name not in known]
 

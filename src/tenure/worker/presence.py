@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 
 from tenure.client.job_source import JobSource
+from tenure.worker.loop_lag import PING_EVERY_S, LoopLag
 from tenure.worker.shared_parts import SharedParts
 
 _log = logging.getLogger("tenure.worker")
@@ -28,6 +29,7 @@ class Presence:
 
     def __init__(self, parts: SharedParts) -> None:
         self._worker, self._slots = parts.worker, parts.slots
+        self._lag = LoopLag()
         #: How many writes have failed.
         self.rounds_failed = 0
 
@@ -36,7 +38,7 @@ class Presence:
         failing, rounds = False, 0
         try:
             while True:
-                now = replace(self._worker, busy=self._slots.busy)
+                now = replace(self._worker, busy=self._slots.busy, loop_lag_s=self._lag.take())
                 try:
                     async with asyncio.timeout(_TIMEOUT_S):
                         await source.see(now, is_new=rounds == 0)
@@ -50,8 +52,15 @@ class Presence:
                         _log.warning("%s works, but cannot be listed as a live worker, retrying: %s", now.name, why)
                     failing = True
                     self.rounds_failed += 1
-                await asyncio.sleep(EVERY_S)
+                await self._measure_lag(EVERY_S)
         finally:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(_TIMEOUT_S):
                     await source.leave(self._worker)
+
+    async def _measure_lag(self, seconds: float) -> None:
+        """Wait for so long, and measure the event loop meanwhile."""
+        while seconds > 0:
+            self._lag.ping()
+            await asyncio.sleep(min(seconds, PING_EVERY_S))
+            seconds -= PING_EVERY_S

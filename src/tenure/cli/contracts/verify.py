@@ -42,7 +42,8 @@ def verify(
             report = explore(contract, workers, depth, _show_progress(contract.name), runs=runs)
             progress()
             seconds = time.perf_counter() - begun
-            result, lines = _fields(report, seconds), _lines(report, fault_lines, seconds)
+            result = {**report.to_json(), "seconds": round(seconds, 2)}
+            lines = _lines(report, fault_lines, seconds)
         else:
             result = {"contract": contract.name, "held": [], "broken": []}
             lines = iter([f"{contract.name}: cannot be explored", *fault_lines])
@@ -100,10 +101,3 @@ def _lines(report: Report, fault_lines: list[str], seconds: float) -> Iterator[s
 
 def _large(count: int) -> str:
     return f"{count:,}" if count < 10**9 else f"{count:.1e}".replace("e+", " · 10^").replace("^0", "^")
-
-
-def _fields(report: Report, seconds: float) -> dict[str, Any]:
-    stories = [{"invariant": story.invariant, "what": story.what, "story": story.lines()} for story in report.broken]
-    names = ("contract", "workers", "runs", "depth", "complete", "states", "steps", "refused", "held", "unknown")
-    fields = {name: getattr(report, name) for name in names}
-    return {**fields, "histories": str(report.histories), "seconds": round(seconds, 2), "broken": stories}

@@ -7,8 +7,8 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from tenure.dashboard.page import Page
 from tenure.errors import BadInput
@@ -17,6 +17,19 @@ from tenure.jobs.search import JOB_SUGGESTIONS
 #: How many entries of a long log a page shows: the first ones.
 _MOST_EVENTS = 500
 _CLAIMING = ("claim", "reclaim")
+#: How a run ended, by the trigger, in words; and whether that is bad. A trigger of a user's contract stands for itself.
+_ENDS: Final = {
+    "succeed": ("succeeded", False), "retry": ("failed, is tried again", True),
+    "exhaust": ("failed, no attempt was left", True), "fatal": ("failed for good", True),
+    "expire": ("lease lost", True), "reclaim": ("lease lost, another worker took it", True),
+    "expire_at_cap": ("lease lost, no attempt was left", True), "snooze": ("snoozed", False),
+    "hand_back": ("handed back", False), "cancel": ("cancelled", False),
+}  # fmt: skip
+#: What the log notes during a run.
+_NOTED: Final = {
+    "cancel_requested": "asked to stop", "effect": "effect recorded", "compensating": "effects are undone",
+    "checkpoint": "checkpoint saved",
+}  # fmt: skip
 #: Ages in sentences would make the page another one at every look.
 _AGO = re.compile(r" \([^()]* ago\)")
 
@@ -51,7 +64,7 @@ async def job(page: Page) -> dict[str, Any]:
 
 
 def _attempts(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The claims of a job, each with its wait, its run and its end, as the log tells."""
+    """The claims of a job, each with its wait, its run, what happened in it and its end, as the log tells."""
     attempts: list[dict[str, Any]] = []
     since = job["created_at"]
     for event in events:
@@ -60,49 +73,65 @@ def _attempts(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> li
                 _end(attempts[-1], event)
             attempts.append({
                 "claims": event["claims"], "worker": event["actor"], "waited_since": since, "began_at": event["ts"],
-                "ended_at": None, "end": None, "reason": None, "error": None, "beats": 0,
+                "ended_at": None, "end": None, "is_bad": False, "reason": None, "error": None, "beats": [], "notes": [],
             })  # fmt: skip
         elif attempts and attempts[-1]["ended_at"] is None:
             if event["hop"] and event["to_state"] != event["from_state"] and event["trigger"] != "start":
                 _end(attempts[-1], event)
-            elif event["trigger"] in ("heartbeat", "renew"):
-                attempts[-1]["beats"] += 1
+            elif event["trigger"] == "heartbeat":
+                attempts[-1]["beats"].append(event["ts"])
+            elif event["trigger"] in _NOTED:
+                attempts[-1]["notes"].append({**event, "text": _NOTED[event["trigger"]]})
         if event["hop"]:
             since = event["ts"]
-    longest = max((_span(one["waited_since"], one["ended_at"]) for one in attempts), default=0.0)
+    now = datetime.now(UTC).isoformat()
+    last = job["finished_at"] or now
+    whole = max(_span(job["created_at"], last), 0.001)
     for one in attempts:
+        end = one["ended_at"] or now
         one["wait_s"] = _span(one["waited_since"], one["began_at"])
-        one["run_s"] = _span(one["began_at"], one["ended_at"]) if one["ended_at"] else None
-        one["wait_share"] = _share(one["wait_s"], longest)
-        one["run_share"] = _share(one["run_s"] or 0.0, longest)
+        one["run_s"] = _span(one["began_at"], end) if one["ended_at"] else None
+        # Places on a line of a thousand parts, from when the job was made to its end or to now.
+        one["waits_at"], one["runs_at"], one["ends_at"] = (
+            _place(at, job["created_at"], whole) for at in (one["waited_since"], one["began_at"], end)
+        )
+        one["beats_at"] = [_place(at, job["created_at"], whole) for at in one["beats"]]
     return attempts
 
 
 def _end(attempt: dict[str, Any], event: Mapping[str, Any]) -> None:
     facts = event["facts"] or {}
+    text, is_bad = _ENDS.get(event["trigger"], (event["trigger"], False))
     attempt |= {
-        "ended_at": event["ts"], "end": event["trigger"], "reason": event["reason"],
+        "ended_at": event["ts"], "end": text, "is_bad": is_bad, "reason": event["reason"],
         "error": facts.get("error") if isinstance(facts, dict) else None,
     }  # fmt: skip
 
 
-def _span(begin: str, end: str | None) -> float:
-    if end is None:
-        return 0.0
+def _span(begin: str, end: str) -> float:
     return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
 
 
-def _share(seconds: float, longest: float) -> int:
-    """A part of the longest attempt, in twentieths: the style sheet has a width for each."""
-    return 0 if longest <= 0 else min(20, max(1, round(20 * seconds / longest))) if seconds > 0 else 0
+def _place(at: str, begin: str, whole: float) -> int:
+    return min(1_000, max(0, round(1_000 * _span(begin, at) / whole)))
 
 
 def _difference(attempts: Sequence[Mapping[str, Any]]) -> list[str]:
     """The lines by which the last error differs from the one before it."""
-    errors = [json.dumps(one["error"], indent=2, ensure_ascii=False) for one in attempts if one["error"] is not None]
+    errors = [_error_lines(one["error"]) for one in attempts if one["error"] is not None]
     if len(errors) < 2:
         return []
-    return list(difflib.unified_diff(errors[-2].splitlines(), errors[-1].splitlines(), "before", "last", lineterm=""))
+    return list(difflib.unified_diff(errors[-2], errors[-1], "before", "last", lineterm=""))
+
+
+def _error_lines(error: Any) -> list[str]:
+    """An error in lines: its fields, then its stack."""
+    if not isinstance(error, dict):
+        return json.dumps(error, indent=2, ensure_ascii=False).splitlines()
+    fields = [
+        f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in sorted(error.items()) if name != "stack"
+    ]
+    return [*fields, *str(error.get("stack") or "").splitlines()]
 
 
 def _targets(declaration: Mapping[str, Any], state: str) -> list[str]:

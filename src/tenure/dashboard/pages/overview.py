@@ -12,10 +12,14 @@ from tenure.dashboard.page import Page
 #: Statistics cost more than a list: open pages share them for this many seconds.
 _STATS_S = 2.0
 _MOST_TYPES = 10
+#: The figures of a minute: numbers, and durations in seconds.
+_COUNTED = ("enqueued", "claimed", "ended", "failures")
+_MEASURED = ("wait_p50_s", "wait_p95_s", "run_p50_s", "run_p95_s")
 
 
 async def overview(page: Page) -> dict[str, Any]:
-    """Queues with their oldest waiting job, live workers, open dead letters, and the newest jobs."""
+    """Queues with their oldest waiting job, live workers, charts of all types or of one, and what changed lately."""
+    contract, type_ = page.query.get("contract"), page.query.get("type")
     queues = await page.try_get("/api/v1/queues")
     workers = await page.try_get("/api/v1/workers")
     letters = await page.try_get("/api/v1/dlq/items", status="open", limit=8)
@@ -34,25 +38,36 @@ async def overview(page: Page) -> dict[str, Any]:
         "letters": None if letters is None else letters,
         "alarms": [] if alarms is None else [one for one in alarms["alarms"] if one["muted_by"] is None],
         "jobs": jobs["jobs"],
-        "throughput": None if stats is None else _throughput(stats["slices"]),
-        "durations": [] if stats is None else sorted(stats["types"], key=lambda one: -one["claims"])[:_MOST_TYPES],
+        "charts": None if stats is None else _charts(_chosen(stats, contract, type_)),
+        "chosen": type_ and {"contract": contract, "type": type_},
+        "types": [] if stats is None else sorted(stats["types"], key=lambda one: -one["claims"])[:_MOST_TYPES],
+        "more_types": 0 if stats is None else max(0, len(stats["types"]) - _MOST_TYPES),
+        "failures": None if stats is None else sum(one["failures"] for one in stats["totals"]),
+        "claims": None if stats is None else sum(one["claimed"] for one in stats["totals"]),
         "operations": [] if operations is None else operations["operations"],
         "switches": [] if switches is None else switches["switches"],
     }
 
 
-def _throughput(slices: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """For each minute of the last hour: when it began, and how many jobs were made, claimed and ended."""
-    names = ("enqueued", "claimed", "ended")
+def _chosen(stats: Mapping[str, Any], contract: str | None, type_: str | None) -> list[Mapping[str, Any]]:
+    """The minutes of all types, or of the chosen one."""
+    if type_ is None:
+        return list(stats["totals"])
+    return [one for one in stats["slices"] if (one["contract"], one["type"]) == (contract, type_)]
+
+
+def _charts(slices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """For each minute of the last hour, when it began and what happened in it; None where nothing was measured."""
     begins = [int(datetime.fromisoformat(one["start"]).timestamp()) for one in slices]
     if not begins:
         return {"times": []}
     # The database's clock has the slices, this machine's only says where the empty minutes end.
     newest = max(*begins, int(time.time()) // 60 * 60)
-    minutes = {at: [0, 0, 0] for at in range(newest - 3_600, newest + 1, 60)}
-    for at, one in zip(begins, slices, strict=True):
-        minute = minutes.setdefault(at, [0, 0, 0])
-        for place, name in enumerate(names):
-            minute[place] += one[name]
-    times = sorted(minutes)
-    return {"times": times, **{name: [minutes[at][place] for at in times] for place, name in enumerate(names)}}
+    times = list(range(newest - 3_600, newest + 1, 60))
+    by_time = dict(zip(begins, slices, strict=True))
+    found: dict[str, Any] = {"times": times}
+    for name in _COUNTED:
+        found[name] = [by_time[at][name] if at in by_time else 0 for at in times]
+    for name in _MEASURED:
+        found[name] = [by_time[at][name] if at in by_time else None for at in times]
+    return found

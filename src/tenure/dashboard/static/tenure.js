@@ -23,26 +23,6 @@ function writeTimes() {
   }
 }
 
-// States in a drawing lead to their jobs.
-function linkDrawings() {
-  for (const drawing of document.querySelectorAll(".drawing[data-contract]")) {
-    drawing.querySelector("svg").setAttribute("role", "group"); // an image may hold no links
-    for (const box of drawing.querySelectorAll("[data-state]:not([role=link])")) {
-      box.setAttribute("role", "link");
-      box.setAttribute("tabindex", "0");
-      box.setAttribute("aria-label", `${box.textContent.trim().replace(/\s+/g, " ")}: its jobs`);
-    }
-  }
-}
-
-function openState(event) {
-  const box = event.target.closest?.("[data-state]");
-  const drawing = box?.closest(".drawing[data-contract]");
-  if (!drawing || (event.type === "keydown" && event.key !== "Enter")) return;
-  const q = `contract:${drawing.dataset.contract} state:${box.dataset.state}`;
-  location.href = `${drawing.dataset.search}?q=${encodeURIComponent(q)}`;
-}
-
 // The row that was chosen by keys stays chosen when the rows change.
 let chosen = "";
 function markChosen() {
@@ -50,36 +30,70 @@ function markChosen() {
   if (chosen) document.getElementById(chosen)?.classList.add("chosen");
 }
 
-// A chart is drawn from the numbers in its attribute, and again when they have changed.
-const LINES = [["enqueued", "Made", "--ready", []], ["claimed", "Claimed", "--active", [8, 4]], ["ended", "Ended", "--good", [2, 3]]];
-const STEPS = [...Array(10).keys()].flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
+// A chart is drawn from the numbers in its attribute, and again when they have changed. Lines differ by their dashes too.
+const LINES = {
+  throughput: [["enqueued", "Made", "--ready", []], ["claimed", "Claimed", "--active", [8, 4]], ["ended", "Ended", "--good", [2, 3]]],
+  failures: [["failures", "Failed runs", "--bad", []]],
+  wait: [["wait_p50_s", "Wait p50", "--ready", []], ["wait_p95_s", "Wait p95", "--waiting", [6, 3]]],
+  run: [["run_p50_s", "Run p50", "--ready", []], ["run_p95_s", "Run p95", "--waiting", [6, 3]]],
+};
+const STEPS = [...Array(13).keys()].flatMap((power) => [1, 2, 5].map((step) => step * 10 ** (power - 4)));
+const HIGH = 150;
 const drawn = new WeakMap();
+function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
+  const [unit, size] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]].find(([, least]) => value >= least) || ["ms", 0.001];
+  return `${Number((value / size).toPrecision(3))} ${unit}`;
+}
+
+function drawChart(place, numbers, lines) {
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const isTime = lines[0][0].endsWith("_s");
+  const isBars = lines.length === 1;
+  const axis = {stroke: color("--note"), grid: {stroke: color("--line"), width: 1}, ticks: {show: false}, font: "12px system-ui, sans-serif"};
+  const write = isTime ? seconds : (value) => (value === null ? "–" : value.toLocaleString());
+  const upright = {...axis, size: isTime ? 62 : 52, incrs: isTime ? STEPS : STEPS.filter((step) => step >= 1), values: (_, marks) => marks.map(write), space: 24};
+  const series = lines.map(([, label, name, dash]) => ({
+    label, stroke: color(name), dash, width: 2, points: {show: false}, spanGaps: true, value: (_, value) => write(value),
+    ...(isBars ? {fill: color(name), paths: uPlot.paths.bars({size: [0.7, 20]}), dash: []} : {}),
+  }));
+  const width = () => Math.max(100, place.clientWidth);
+  const plot = new uPlot({
+    width: width(), height: HIGH, cursor: {points: {size: 6}, drag: {x: false, y: false}}, legend: {live: true},
+    scales: {y: {range: (_, low, high) => [0, Math.max(isTime ? 0.001 : 1, high || 0) * 1.05]}},
+    axes: [{...axis, size: 26, space: 60, values: (_, marks) => marks.map((at) => new Date(at * 1000).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit"}))}, upright],
+    series: [{value: (_, at) => (at ? new Date(at * 1000).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit"}) : "")}, ...series],
+  }, values(numbers, lines), place);
+  new ResizeObserver(() => plot.setSize({width: width(), height: HIGH})).observe(place);
+  return plot;
+}
+
+// The last minute is not over: beside full ones it would look like a fall.
+function values(numbers, lines) {
+  const full = numbers.claimed.slice(0, -1).filter((count) => count > 0).length;
+  const end = full > 2 ? -1 : undefined;
+  return [numbers.times.slice(1, end), ...lines.map(([name]) => numbers[name].slice(1, end))];
+}
+
 function drawCharts() {
+  const given = document.getElementById("numbers")?.dataset.numbers;
+  if (!given) return;
+  const numbers = JSON.parse(given);
   for (const place of document.querySelectorAll(".chart[data-chart]")) {
-    const given = place.dataset.chart;
-    let known = drawn.get(place);
-    if (known?.given === given) continue;
-    const numbers = JSON.parse(given);
-    const values = [numbers.times, ...LINES.map(([name]) => numbers[name])];
-    if (known) {
-      known.plot.setData(values);
-    } else {
-      const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-      const axis = {stroke: color("--note"), grid: {stroke: color("--line"), width: 1}};
-      const series = LINES.map(([, label, name, dash]) => ({label, stroke: color(name), dash, width: 2, points: {show: false}}));
-      const size = {width: Math.max(100, place.clientWidth), height: 180};
-      known = {plot: new uPlot({...size, scales: {y: {range: (_, low, high) => [0, Math.max(1, high)]}}, axes: [axis, {...axis, incrs: STEPS}], series: [{}, ...series]}, values, place)};
-      drawn.set(place, known);
-      new ResizeObserver(() => known.plot.setSize({width: Math.max(100, place.clientWidth), height: 180})).observe(place);
+    const lines = LINES[place.dataset.chart];
+    const known = drawn.get(place);
+    if (!known) drawn.set(place, {given, plot: drawChart(place, numbers, lines)});
+    else if (known.given !== given) {
+      known.plot.setData(values(numbers, lines));
+      known.given = given;
     }
-    known.given = given;
   }
 }
 
 function refresh() {
   drawCharts();
   writeTimes();
-  linkDrawings();
   markChosen();
 }
 
@@ -146,7 +160,6 @@ function onClick(event) {
   if (copy) {
     navigator.clipboard?.writeText(copy.parentElement.querySelector("code").textContent).then(() => { copy.textContent = "Copied"; });
   }
-  openState(event);
 }
 
 // A text that must be JSON is checked before it is sent: what was typed is not lost.
@@ -158,7 +171,6 @@ document.addEventListener("input", (event) => {
 });
 
 document.addEventListener("keydown", onKey);
-document.addEventListener("keydown", openState);
 document.addEventListener("click", onClick);
 document.addEventListener("submit", (event) => {
   const question = event.submitter?.dataset.confirm;

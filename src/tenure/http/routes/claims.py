@@ -125,6 +125,9 @@ class WorkerHeartbeat(RequestBody):
     )
     worker: WorkerInfo | None = optional("What it reports about itself; default none.")
     busy: fields.SmallCount | None = optional("How many jobs it runs now; default unknown.")
+    loop_lag_s: fields.Seconds | None = optional(
+        "The longest delay of its event loop since the report before, in seconds; default unknown.", examples=[0.002]
+    )
     schedules: Annotated[dict[fields.ScheduleName, fields.Fingerprint], Field(max_length=MAX_ITEMS)] = described(
         "The schedules of its code: name and fingerprint, as the declaration answered; default none.", default={}
     )
@@ -255,7 +258,9 @@ def _check_names(**names: Iterable[str]) -> None:
 async def report_worker(request: ApiRequest, body: WorkerHeartbeat) -> dict[str, Any]:
     """Report that a worker lives. It stays in the list of live workers for two minutes after each report."""
     _check_names(schedule=body.schedules)
-    worker = replace(_live_worker(body, body.contracts), busy=body.busy, schedules=body.schedules)
+    worker = replace(
+        _live_worker(body, body.contracts), busy=body.busy, loop_lag_s=body.loop_lag_s, schedules=body.schedules
+    )
     request.calls.presence.record(worker, unbound=request.caller.tenant is None, complete=True)
     return {"worker_id": body.worker_id}
 

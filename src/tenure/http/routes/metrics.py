@@ -62,11 +62,16 @@ class TypeSlice(BaseModel):
     """What the jobs of a type did in one minute or hour."""
 
     start: datetime = described("When it began.")
-    contract: str = described("The contract.", examples=["standard"])
-    type: str = described("The type.", examples=["mail.send"])
+    contract: str | None = described("The contract; null: all.", examples=["standard"])
+    type: str | None = described("The type; null: all.", examples=["mail.send"])
     enqueued: int = described("Jobs that were made.")
     claimed: int = described("Claims.")
     ended: int = described("Jobs that ended, well or badly.")
+    failures: int = described("Runs that failed, whether they are tried again or not.")
+    wait_p50_s: float | None = described("Half of the claimed jobs were due for at most this many seconds.")
+    wait_p95_s: float | None = described("95 % of the claimed jobs were due for at most this many seconds.")
+    run_p50_s: float | None = described("Half of the runs that ended took at most this many seconds.")
+    run_p95_s: float | None = described("95 % of the runs that ended took at most this many seconds.")
 
 
 class LiveJobs(BaseModel):
@@ -93,7 +98,8 @@ class Statistics(BaseModel):
 
     since_seconds: float = described("From this many seconds ago until now.")
     types: list[TypeFigures] = described("By contract and type.")
-    slices: list[TypeSlice] = described("By minute up to six hours, then by hour.")
+    slices: list[TypeSlice] = described("By type, and by minute up to six hours, then by hour.")
+    totals: list[TypeSlice] = described("The same of all types together.")
     live: list[LiveJobs] = described("The live jobs now.")
     now: CurrentFigures | None = described("Workers and upkeep now; null for a key of one tenant.")
 

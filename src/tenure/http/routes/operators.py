@@ -1,4 +1,4 @@
-"""Routes for operators: change jobs and queues, and look at contracts, queues and workers."""
+"""Routes for operators: change jobs and queues, and look at queues and workers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, RootModel, StrictStr
 
-from tenure.errors import UnknownContract
 from tenure.http import response
 from tenure.http.application import ApiRequest
-from tenure.http.error_response import ContractNotFound
 from tenure.http.models import fields
 from tenure.http.models.fields import RequestBody, described, optional
 from tenure.http.models.outcomes import Move, Note, Taken
@@ -120,23 +118,6 @@ class JobRequeued(BaseModel):
     requeued_as: fields.Id = described("The id of the new job.", examples=["43"])
 
 
-class Contract(BaseModel):
-    """A declared lifecycle."""
-
-    name: str = described("Its name.", examples=["standard"])
-    version: str = described("Its version.", examples=["1"])
-    title: str = described("A one-line description.", examples=["Tenure's own lifecycle"])
-    declaration: dict[str, Any] = described(
-        "The whole declaration, with this dispatcher's numbers.", examples=[{"states": {"queued": ["ready"]}}]
-    )
-
-
-class ContractList(BaseModel):
-    """The registered contracts."""
-
-    contracts: list[Contract] = described("The contracts, each in its newest version.")
-
-
 class PausedQueue(BaseModel):
     """A queue's pause: since when, by whom, and why."""
 
@@ -206,7 +187,12 @@ class Worker(BaseModel):
     last_seen_at: datetime | None = described("When it was last seen; null: it only holds jobs.")
     through: str | None = described("The dispatcher that it works through; null: none.")
     release: str | None = described("The version of its application; null: it names none.", examples=["2026.11.2"])
+    loop_lag_s: float | None = described(
+        "The longest delay of its event loop in the seconds before it was last seen; null: it did not report it.",
+        examples=[0.002],
+    )
     silent_s: float | None = described("Seconds since it was last seen; null: it only holds jobs.")
+    jobs: list[str] = described("The ten jobs that it has held longest, by id.", examples=[["42"]])
     silent: bool = described("Whether it has not been seen for 20 seconds: it died, or has no connection.")
 
 
@@ -279,22 +265,6 @@ async def requeue_job(request: ApiRequest, body: Requeue) -> dict[str, Any]:
     """Run a finished job again, as a new job that points back to it."""
     new_id = await _operate(request, request.calls.store.requeue, body)
     return {"id": str(request.job_id), "requeued_as": str(new_id)}
-
-
-async def list_contracts(request: ApiRequest) -> dict[str, Any]:
-    """The registered contracts, each in its newest version, with this dispatcher's numbers."""
-    store = request.calls.store
-    contracts = [await store.contract(name) for name in dict.fromkeys(await store.contracts())]
-    return {"contracts": [response.contract(contract) for contract in contracts]}
-
-
-async def show_contract(request: ApiRequest) -> dict[str, Any]:
-    """One contract, as it is declared."""
-    try:
-        contract = await request.calls.store.contract(request.path_text)
-    except UnknownContract as error:
-        raise ContractNotFound(str(error)) from None
-    return response.contract(contract)
 
 
 async def list_queues(request: ApiRequest) -> dict[str, Any]:
