@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.bulk import Rate, describe, finish
+from tenure.cli.bulk import Rate, describe, finish, summary_rows
 from tenure.cli.command import Output, Store, command, table_output
 from tenure.cli.options import Actor, Limit, id_parser
 from tenure.cli.output import card, document, timestamp
+from tenure.jobs.operation import check_speed
 
 if TYPE_CHECKING:
     from tenure.jobs.operation import Operation
@@ -43,6 +44,8 @@ async def show(store: Store, operation_id: _Operation) -> Output:
     rows: list[tuple[str, str | None]] = [
         ("search", operation.query or "everything"),
         ("options", document(operation.options) if operation.options else None),
+        *summary_rows(operation),
+        ("left out", f"{operation.run_again:,} run again already" if operation.run_again else None),
         ("speed", f"at most {operation.per_second:g} per second" if operation.per_second else None),
         ("previewed", f"{operation.total:,} at {timestamp(operation.created_at)} UTC by {operation.created_by}"),
         ("started", _at(operation.started_at, operation.started_by)),
@@ -57,6 +60,7 @@ async def run(
     store: Store, operation_id: _Operation, actor: Actor, rate: Rate = None, detach: _Detach = False
 ) -> Output:
     """Start a previewed operation, and work on it until it ends."""
+    check_speed(rate, "--rate")
     operation = await store.operations.show(operation_id)
     while operation.state == "preview" and not operation.collected:
         operation = await store.operations.collect(operation_id)
@@ -68,13 +72,19 @@ async def resume(
     store: Store, operation_id: _Operation, actor: Actor, rate: Rate = None, detach: _Detach = False
 ) -> Output:
     """Go on with an aborted operation; what is done is not done again."""
+    check_speed(rate, "--rate")
     return await _go_on(store, await store.operations.resume(operation_id, actor=actor, per_second=rate), detach)
 
 
 @command
 async def abort(store: Store, operation_id: _Operation, actor: Actor) -> Output:
-    """Stop an operation. Nothing of it is done any more when the command returns; what is done stays."""
+    """Stop an operation. Nothing of it is done any more when the command returns; what is done stays.
+
+    A preview is deleted.
+    """
     operation = await store.operations.abort(operation_id, actor=actor)
+    if operation.started_at is None:
+        return Output(operation.fields(), [f"the preview of operation {operation_id} is deleted"])
     return Output(operation.fields(), [describe(operation), f"Next: tenure operations resume {operation_id}"])
 
 

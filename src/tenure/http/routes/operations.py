@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictStr
 
 from tenure.errors import BadInput, Refused
 from tenure.http.application import ApiRequest, parse_cursor
@@ -42,6 +42,7 @@ class NewOperation(RequestBody):
     changes: list[tuple[list[StrictStr], Any]] | None = optional(
         "Of requeue: other values in the payload, each with its path.", examples=[[[["user", "id"], 7]]]
     )
+    again: StrictBool | None = optional("Of requeue: also what was run again already, by its newest run.")
 
 
 class Speed(RequestBody):
@@ -49,6 +50,44 @@ class Speed(RequestBody):
 
     per_second: _PerSecond | None = optional("At most this many items each second; default as it was previewed.")
     person: fields.Person | None = optional("Who decides: the key's person; give it only while no key exists.")
+
+
+class Sample(BaseModel):
+    """A job or dead letter that a preview has found."""
+
+    id: fields.Id = described("Its id.", examples=["42"])
+    state: str = described("The state of the job, or the status of the dead letter.", examples=["dead"])
+    tenant_id: str = described("Its tenant.", examples=["acme"])
+    type: str = described("Its type.", examples=["mail.send"])
+    at: datetime = described("When it ended or was set aside; else when it was enqueued.")
+    error: str | None = described("Its last error in one line; null: none.")
+
+
+class Rerun(BaseModel):
+    """A job that was run again already."""
+
+    id: fields.Id = described("The job.", examples=["42"])
+    requeued_as: fields.Id = described("The job that runs it again.", examples=["240"])
+
+
+class RunAgain(BaseModel):
+    """What a preview leaves out because it was run again already; `again` repeats it."""
+
+    count: int = described("How many jobs.", examples=[236])
+    samples: list[Rerun] = described("Three of them.")
+    operation: fields.Id | None = described("The operation that ran the first one again; null: none is known.")
+
+
+class Summary(BaseModel):
+    """What the search of an operation has found; of each count the first 100 names."""
+
+    tenants: dict[str, int] = described("How many of each tenant.", examples=[{"acme": 1200}])
+    types: dict[str, int] = described("How many of each type.", examples=[{"mail.send": 1200}])
+    errors: dict[str, int] = described("How many of each last error: type and code.", examples=[{"TimeoutError": 1200}])
+    first_at: datetime | None = described("The first time of an item; null: there is none.")
+    last_at: datetime | None = described("The last time of an item; null: there is none.")
+    samples: list[Sample] = described("Three of the items.")
+    run_again: RunAgain = described("What it leaves out, because it was run again already.")
 
 
 class Operation(BaseModel):
@@ -66,6 +105,7 @@ class Operation(BaseModel):
     done: int = described("How many of them are done.", examples=[800])
     skipped: dict[str, int] = described("How many were left as they are, by the code of the reason.", examples=[{}])
     left: int = described("How many wait.", examples=[400])
+    summary: Summary = described("What its search has found.")
     per_second: float | None = described("At most this many items each second; null: no limit.")
     created_at: datetime = described("When the preview was made.")
     created_by: str = described("Who made it.", examples=["ann"])
@@ -115,7 +155,8 @@ class ItemPage(Page):
 async def preview_operation(request: ApiRequest, body: NewOperation) -> JsonResponse:
     """Store what is to be done to all that a search finds, with their ids; changes nothing until it is started.
 
-    A search of many rows is not `collected` by one call: then collect goes on.
+    A search of many rows is not `collected` by one call: then collect goes on. When it finds nothing, nothing is
+    stored: the answer is `done`, with no items, and its id is unknown.
     """
     _check_scope(request, body.verb)
     options = body.model_dump(exclude={"kind", "verb", "q", "per_second"})
@@ -173,7 +214,7 @@ async def resume_operation(request: ApiRequest, body: Speed) -> dict[str, Any]:
 
 
 async def abort_operation(request: ApiRequest) -> dict[str, Any]:
-    """Stop an operation. Nothing of it is done any more behind the answer; what is done stays."""
+    """Stop an operation. Nothing of it is done any more behind the answer; what is done stays. Deletes a preview."""
     operation = await _find(request)
     _check_scope(request, operation.verb)
     return (await request.calls.store.operations.abort(operation.id, actor=request.caller.actor)).fields()
