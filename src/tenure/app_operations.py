@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.client.direct import DirectClient
 from tenure.errors import BadInput
-from tenure.jobs.operation import Kind, Operation, OperationItem, PayloadChanges
+from tenure.jobs.operation import Kind, MadeJobs, Operation, OperationItem, PayloadChanges
 from tenure.jobs.search import filters_of, parse_letters
 
 if TYPE_CHECKING:
@@ -105,6 +105,10 @@ class AppOperations:
     ) -> Sequence[OperationItem]:
         """Return items of an operation by their ids, and what became of each."""
         return await (await self._store()).operations.items(_id(operation), state=state, limit=limit, after=after)
+
+    async def made(self, operation: Operation | int) -> MadeJobs | None:
+        """Return how the jobs are now that a requeue has made: states, succeeded, failed, unfinished."""
+        return await (await self._store()).operations.made(_id(operation))
 
     async def _store(self) -> Store:
         return await store_of(self.app)

@@ -10,7 +10,7 @@ from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
 from tests.harness import Harness
 from tests.postgres.test_letter_groups import broken, fail
-from tests.postgres.test_operations import jobs, retrying
+from tests.postgres.test_operations import claimed, jobs, retrying
 
 
 async def test_a_search_is_previewed_stored_and_run(store: Store, ask: Asking, db: Harness) -> None:
@@ -161,3 +161,22 @@ async def test_what_was_run_again_is_named_and_only_again_repeats_it(store: Stor
     last = ask.said("jobs", "requeue", "state:dead", "--again", "--dry-run")["id"]
     assert ask.text("operations", "abort", last) == f"the preview of operation {last} is deleted\n"
     assert ask.refused("operations", "show", last)[0] == "OPERATION_NOT_FOUND"
+
+
+async def test_the_new_jobs_of_a_requeue_are_shown_and_listed(store: Store, ask: Asking, db: Harness) -> None:
+    await fail(store, [broken("send", n) for n in range(3)])
+    assert ask.said("dlq", "requeue", "status:open", "--yes")["done"] == 3
+    made = [item.made or 0 for item in await store.operations.items(1)]
+    await store.succeed((await claimed(store, made[0])).held)
+    await store.cancel(made[1], actor="ada")
+    card = ask.text("operations", "show", "1")
+    assert re.search(r"now +1 [a-z]+, 1 [a-z]+, 1 [a-z]+\n", card)
+    assert "tenure operations items 1 --now cancelled\n" in card
+    assert ask.said("operations", "show", "1")["now"]["states"] == {"queued": 1, "succeeded": 1, "cancelled": 1}
+    listed = ask.said("operations", "items", "1", "--now", "cancelled")
+    assert [(one["made"], one["made_state"]) for one in listed["items"]] == [(str(made[1]), "cancelled")]
+    page = ask.said("operations", "items", "1", "--limit", "2", "--state", "done")
+    assert [one["made"] for one in page["items"]] == [str(one) for one in made[:2]]
+    rest = ask.said("operations", "items", "1", "--after", page["next"])
+    assert ([one["made"] for one in rest["items"]], rest["next"]) == ([str(made[2])], None)
+    assert ask.refused("operations", "items", "9")[0] == "OPERATION_NOT_FOUND"

@@ -134,4 +134,20 @@ MUTANTS = (
         " and (true or :before::text is null)",
         (f"{_AGAIN}test_a_late_page_of_a_second_process_changes_no_preview",),
     ),
+    Mutant(
+        "new-jobs-all-well",
+        "A requeue of many counts new jobs that died again as succeeded",
+        "postgres/operation_outcome.py",
+        "state in bound.contract.successes()",
+        'role == "done"',
+        (f"{_AGAIN}test_the_new_jobs_are_counted_by_their_states_now",),
+    ),
+    Mutant(
+        "new-jobs-counted-in-part",
+        "A count of the first new jobs of an operation says that it is complete",
+        "postgres/operation_outcome.py",
+        "        complete = False\n",
+        "        complete = True\n",
+        (f"{_AGAIN}test_only_the_first_pages_of_many_new_jobs_are_counted",),
+    ),
 )

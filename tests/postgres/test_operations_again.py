@@ -269,3 +269,37 @@ def test_a_summary_has_a_bounded_size_and_counts_the_rest_together() -> None:
     assert (len(summary["tenants"]), summary["types"], len(summary["samples"])) == (100, {"t": 600}, 3)
     assert top(summary["tenants"], 600, 2) == [("tenant 0", 4), ("tenant 1", 4), ("others", 592)]
     assert top(summary["types"], 600) == [("t", 600)]
+
+
+async def test_the_new_jobs_are_counted_by_their_states_now(store: Store, db: Harness) -> None:
+    letters = await fail(store, [broken("send", n) for n in range(5)])
+    preview = await store.operations.preview("dead_letters", "requeue", "", actor="ada")
+    assert await store.operations.made(preview.id) is None
+    await store.operations.start(preview.id, actor="ada")
+    await store.operations.work()
+    made = [item.made or 0 for item in await store.operations.items(preview.id)]
+    begun = await store.operations.made(preview.id)
+    assert begun is not None
+    assert (begun.unfinished, begun.succeeded) == (len(letters), 0)
+    await finish(store, *made[:2])
+    await store.fail((await claimed(store, made[2])).held, Failure("again", retryable=False))
+    await claimed(store, made[3])
+    db.sql("delete from tenure.job where id = %s", made[4])
+    now = await store.operations.made(preview.id)
+    assert now is not None
+    assert now.states == {"succeeded": 2, "dead": 1, "running": 1}
+    assert (now.succeeded, now.failed, now.failed_states, now.unfinished, now.gone) == (2, 1, ["dead"], 1, 1)
+    assert now.complete
+    states = [item.made_state for item in await store.operations.items(preview.id)]
+    assert states == ["succeeded", "succeeded", "dead", "running", None]
+
+
+async def test_only_the_first_pages_of_many_new_jobs_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fail(store, [broken("send", n) for n in range(5)])
+    done = await run(store, "dead_letters", "requeue", "")
+    monkeypatch.setattr("tenure.postgres.operation_outcome._PAGE", 2)
+    for pages, counted in ((1, 2), (2, 4), (3, 5)):
+        monkeypatch.setattr("tenure.postgres.operation_outcome._PAGES", pages)
+        now = await store.operations.made(done.id)
+        assert now is not None
+        assert (now.states, now.complete) == ({"queued": counted}, counted == 5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +16,7 @@ from tenure.cli.output import card, document, timestamp
 from tenure.jobs.operation import check_speed
 
 if TYPE_CHECKING:
-    from tenure.jobs.operation import Operation
+    from tenure.jobs.operation import MadeJobs, Operation, OperationItem
 
 _HEAD = ("id", "what", "state", "done", "skipped", "of", "made (UTC)", "by", "search")
 _Operation = Annotated[
@@ -24,6 +26,22 @@ _After = Annotated[
     int | None,
     typer.Option("--after", metavar="ID", help="Continue after this id: the older ones.", parser=id_parser("after")),
 ]
+_AfterItem = Annotated[
+    int | None, typer.Option("--after", metavar="ID", help="Continue after this item.", parser=id_parser("after"))
+]
+_Now = Annotated[str | None, typer.Option("--now", metavar="STATE", help="Only those whose new job is in this state.")]
+_PAGE = 1_000
+
+
+class ItemState(StrEnum):
+    """What became of an item."""
+
+    waiting = "waiting"
+    done = "done"
+    skipped = "skipped"
+
+
+_ItemState = Annotated[ItemState | None, typer.Option("--state", help="Only items in this state.")]
 _Detach = Annotated[bool, typer.Option("--detach", help="Let upkeep do it, and return at once.")]
 
 
@@ -40,8 +58,12 @@ async def show(store: Store, operation_id: _Operation) -> Output:
     """Show an operation: what is done, how far it is, and what was skipped and why."""
     operation = await store.operations.show(operation_id)
     skipped = await store.operations.items(operation_id, state="skipped", limit=10)
-    data = {**operation.fields(), "first_skipped": [item.fields() for item in skipped]}
+    made = await store.operations.made(operation_id)
+    data = {
+        **operation.fields(), "first_skipped": [item.fields() for item in skipped], "now": made and made.fields(),
+    }  # fmt: skip
     rows: list[tuple[str, str | None]] = [
+        ("now", None if made is None else _now(made)),
         ("search", operation.query or "everything"),
         ("options", document(operation.options) if operation.options else None),
         *summary_rows(operation),
@@ -52,7 +74,32 @@ async def show(store: Store, operation_id: _Operation) -> Output:
         ("ended", _at(operation.ended_at, operation.aborted_by)),
         *(("skipped", f"{item.item_id}: {item.code}: {item.why}") for item in skipped),
     ]
-    return Output(data, card(describe(operation), rows, list(_steps(operation))))
+    return Output(data, card(describe(operation), rows, list(_steps(operation, made))))
+
+
+@command
+async def items(
+    store: Store,
+    operation_id: _Operation,
+    state: _ItemState = None,
+    now: _Now = None,
+    limit: Limit = 50,
+    after: _AfterItem = None,
+) -> Output:
+    """List the items of an operation by their ids: what became of each, and how the job is now that was made of it."""
+    await store.operations.show(operation_id)
+    found: list[OperationItem] = []
+    last: int | None = after or 0
+    while last is not None and len(found) < limit:
+        most = limit if now is None else _PAGE
+        page = await store.operations.items(operation_id, state=state and state.value, limit=most, after=last)
+        found += [item for item in page if now is None or item.made_state == now][: limit - len(found)]
+        last = page[-1].item_id if len(page) == most else None
+    last = found[-1].item_id if len(found) == limit else None
+    notes = [f"there may be more. Next: the same with --after {last}"] if last else []
+    data = {"items": [item.fields() for item in found], "next": last and str(last)}
+    rows = ((one.item_id, one.state, one.made, one.made_state, one.why) for one in found)
+    return table_output(data, ("id", "state", "made", "now", "why"), rows, "no items", notes)
 
 
 @command
@@ -105,7 +152,18 @@ def _at(moment: Any, person: str | None) -> str | None:
     return None if moment is None else f"{timestamp(moment)} UTC{by}"
 
 
-def _steps(operation: Operation) -> Iterator[str]:
+def _now(made: MadeJobs) -> str:
+    """How the jobs are now that an operation has made."""
+    counts = [f"{count:,} {state}" for state, count in made.states.items()]
+    counts += [f"{made.gone:,} no longer stored"] if made.gone else []
+    return (", ".join(counts) or "no job was made") + ("" if made.complete else ", of the first 10,000 items")
+
+
+def _steps(operation: Operation, made: MadeJobs | None) -> Iterator[str]:
+    for state in made.failed_states if made else ():
+        yield f"tenure operations items {operation.id} --now {shlex.quote(state)}"
+    if made and made.unfinished and operation.state == "done":
+        yield f"tenure operations show {operation.id}"
     step = {"preview": "run", "running": "abort", "aborted": "resume"}.get(operation.state)
     if step is not None:
         yield f"tenure operations {step} {operation.id}"

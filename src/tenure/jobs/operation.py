@@ -112,10 +112,32 @@ class OperationItem(NamedTuple):
     why: str | None
     #: The job that was made of it.
     made: int | None
+    #: The state of that job now; None when it is no longer stored.
+    made_state: str | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the item as JSON shows it."""
         return ids_to_text(self._asdict(), "item_id", "made")
+
+
+class MadeJobs(NamedTuple):
+    """How the jobs are now that a requeue has made."""
+
+    #: State → how many; those that are no longer stored are left out.
+    states: dict[str, int]
+    succeeded: int
+    #: How many ended otherwise, and how many have not ended.
+    failed: int
+    unfinished: int
+    gone: int
+    #: Whether all jobs were looked at, and not only those of the first items.
+    complete: bool
+    #: The states of those that ended otherwise.
+    failed_states: list[str]
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as JSON shows them."""
+        return self._asdict()
 
 
 def check_operation(kind: str, verb: str, options: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:

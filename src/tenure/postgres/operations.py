@@ -18,13 +18,14 @@ import psycopg
 
 from tenure.errors import UNREACHABLE, BadInput, Refused, TenureError
 from tenure.jobs import validation
-from tenure.jobs.operation import Operation, OperationItem, check_operation, check_speed
+from tenure.jobs.operation import MadeJobs, Operation, OperationItem, check_operation, check_speed
 from tenure.jobs.operation_summary import Found, RunAgain, add_found, add_run_again
 from tenure.jobs.search import LetterSearch, Search, filters_of, parse, parse_letters
 from tenure.postgres.connect import first_line
 from tenure.postgres.dead_letters import DeadLetter, DeadLetters
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.operation_batches import run_batch
+from tenure.postgres.operation_outcome import count_made, list_items
 from tenure.postgres.search import JobSearch, JobSummary
 
 #: Items that one page of a preview adds, and the most that an operation has.
@@ -161,14 +162,19 @@ class Operations(EngineUser):
     async def items(
         self, operation_id: int, *, state: str | None = None, limit: int = 100, after: int = 0
     ) -> Sequence[OperationItem]:
-        """Return items of an operation by their ids, behind the id `after`."""
+        """Return items of an operation by their ids, behind the id `after`, with the state of each one's new job."""
         if state not in (None, "waiting", "done", "skipped"):
             raise BadInput(f"an item is waiting, done or skipped, not {state!r}")
-        rows = await self._engine.ask(
-            "list_operation_items", id=validation.check_integer("operation", operation_id, 1, validation.MAX_ID),
-            after=after, state=state, limit=validation.check_integer("limit", limit, 1, 1_000),
-        )  # fmt: skip
-        return [OperationItem._make(row) for row in rows]
+        validation.check_integer("operation", operation_id, 1, validation.MAX_ID)
+        validation.check_integer("limit", limit, 1, 1_000)
+        return await self._engine.run(lambda: list_items(operation_id, state, limit, after))
+
+    async def made(self, operation_id: int) -> MadeJobs | None:
+        """Return how the jobs are now that an operation has made; None of one that makes none, or has not begun."""
+        operation = await self.show(operation_id)
+        if operation.verb != "requeue" or operation.started_at is None:
+            return None
+        return await self._engine.run(lambda: count_made(self._engine.registry, operation_id))
 
     async def start(self, operation_id: int, *, actor: str, per_second: float | None = None) -> Operation:
         """Let a preview run, in the name of this person; refuses one that is not complete, or was started."""

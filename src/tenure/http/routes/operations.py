@@ -115,6 +115,24 @@ class Operation(BaseModel):
     aborted_by: str | None = described("Who aborted it; null: nobody.")
 
 
+class MadeJobs(BaseModel):
+    """How the jobs are now that a requeue has made."""
+
+    states: dict[str, int] = described("How many are in each state.", examples=[{"succeeded": 230, "dead": 6}])
+    succeeded: int = described("How many have succeeded.", examples=[230])
+    failed: int = described("How many ended otherwise.", examples=[6])
+    unfinished: int = described("How many have not ended.", examples=[0])
+    gone: int = described("How many are no longer stored.", examples=[0])
+    complete: bool = described("Whether all were looked at; else those of the first 10,000 items.", examples=[True])
+    failed_states: list[str] = described("The states of those that ended otherwise.", examples=[["dead"]])
+
+
+class ShownOperation(Operation):
+    """An operation on many jobs or dead letters, and how the jobs are that it made."""
+
+    now: MadeJobs | None = described("Of a requeue that was started: its new jobs; null: it makes none.")
+
+
 class OperationList(BaseModel):
     """Operations, newest first."""
 
@@ -130,6 +148,7 @@ class OperationItem(BaseModel):
     code: str | None = described("Why it was left as it is, as a code; null: it was not.", examples=["CHANGED"])
     why: str | None = described("Why it was left as it is; null: it was not.")
     made: fields.Id | None = described("The job that was made of it; null: none.")
+    made_state: str | None = described("The state of that job now; null: none, or it is no longer stored.")
 
 
 class OperationItems(BaseModel):
@@ -177,8 +196,10 @@ async def list_operations(request: ApiRequest, query: Page) -> dict[str, Any]:
 
 
 async def show_operation(request: ApiRequest) -> dict[str, Any]:
-    """An operation: what is done, and how far it is."""
-    return (await _find(request)).fields()
+    """An operation: what is done, how far it is, and how the jobs are now that it made."""
+    operation = await _find(request)
+    made = await request.calls.store.operations.made(operation.id)
+    return {**operation.fields(), "now": made and made.fields()}
 
 
 async def list_operation_items(request: ApiRequest, query: ItemPage) -> dict[str, Any]:
