@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.client.direct import DirectClient
 from tenure.errors import BadInput
-from tenure.jobs.operation import Kind, Operation, OperationItem, PayloadChanges
+from tenure.jobs.operation import Kind, MadeJobs, Operation, OperationItem, PayloadChanges
 from tenure.jobs.search import filters_of, parse_letters
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class AppOperations:
         """Store what is to be done to all that a search finds, with their ids; changes nothing.
 
         kind        "jobs" (verbs cancel, requeue, move, retry_now) or "dead_letters" (requeue, discard, approve)
-        options     mode, reason (cancel); queue, reason (move); payload or changes (requeue); reason (discard)
+        options     mode, reason (cancel); queue, reason (move); payload or changes, again (requeue); reason (discard)
+
+        When nothing matches, nothing is stored: the operation is `done`, with no items.
         """
         operations = (await self._store()).operations
         operation = await operations.preview(
@@ -61,6 +63,8 @@ class AppOperations:
 
     async def run(self, operation: Operation | int, *, actor: str = "app") -> Operation:
         """Start a preview, or go on with what was aborted, and work on it beside upkeep until it ends."""
+        if isinstance(operation, Operation) and operation.state == "done":  # also of nothing, which is not stored
+            return operation
         operations = (await self._store()).operations
         found = await operations.show(_id(operation))
         if found.state != "running":
@@ -85,7 +89,7 @@ class AppOperations:
         return await (await self._store()).operations.resume(_id(operation), actor=actor, per_second=per_second)
 
     async def abort(self, operation: Operation | int, *, actor: str = "app") -> Operation:
-        """Stop an operation: when this returns, nothing of it is done any more."""
+        """Stop an operation: when this returns, nothing of it is done any more. A preview is deleted."""
         return await (await self._store()).operations.abort(_id(operation), actor=actor)
 
     async def show(self, operation: Operation | int) -> Operation:
@@ -101,6 +105,10 @@ class AppOperations:
     ) -> Sequence[OperationItem]:
         """Return items of an operation by their ids, and what became of each."""
         return await (await self._store()).operations.items(_id(operation), state=state, limit=limit, after=after)
+
+    async def made(self, operation: Operation | int) -> MadeJobs | None:
+        """Return how the jobs are now that a requeue has made: states, succeeded, failed, unfinished."""
+        return await (await self._store()).operations.made(_id(operation))
 
     async def _store(self) -> Store:
         return await store_of(self.app)
@@ -125,11 +133,17 @@ class AppDeadLetters:
         return await groups.list(tenant_id=tenant, type=type, closed=closed, limit=limit)
 
     async def requeue(
-        self, letter: int, *, actor: str = "app", payload: Any = None, changes: PayloadChanges | None = None
+        self,
+        letter: int,
+        *,
+        actor: str = "app",
+        payload: Any = None,
+        changes: PayloadChanges | None = None,
+        again: bool = False,
     ) -> int:
-        """Run the job of a dead letter again, once; returns the id of the new job."""
+        """Run the job of a dead letter again, once; returns the id of the new job. With `again` its newest run."""
         letters = (await store_of(self.app)).letters
-        return await letters.requeue(letter, actor=actor, payload=payload, changes=changes)
+        return await letters.requeue(letter, actor=actor, payload=payload, changes=changes, again=again)
 
 
 @dataclass(frozen=True, slots=True)

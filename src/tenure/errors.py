@@ -18,6 +18,7 @@
     │   ├── DatasetNotFound             no such dataset, or no such generation of it
     │   ├── DatasetConflict             the generation's state, or the job's pins, forbid it
     │   ├── WaitingForParents           the job is a node of a flow that has not started
+    │   ├── RunAgainAlready             another job runs this one again; names it
     │   ├── IdempotencyConflict         the key was used before with another body
     │   └── DuplicateJob                a unique job is in the way; names it
     ├── ContractError
@@ -211,6 +212,22 @@ class DuplicateJob(Refused):
             f"job {job_id} of type {type_} is in the way of this unique job; nothing was made. "
             f"Next: tenure jobs show {job_id}",
         )
+
+
+class RunAgainAlready(Refused):
+    """The job was run again already; `requeued_as` is the job that did it."""
+
+    code = "REQUEUE_CONFLICT"
+
+    def __init__(self, job_id: int, requeued_as: int, *, letter: int | None = None) -> None:
+        super().__init__(
+            job_id,
+            f"{f'job {job_id}' if letter is None else f'dead letter {letter}'} was already run again "
+            f"as job {requeued_as}; nothing was made. Next: tenure jobs show {requeued_as}, "
+            "and to run that one again say --again (again=True)",
+            code=None if letter is None else "DLQ_REQUEUE_CONFLICT",
+        )
+        self.requeued_as = requeued_as
 
 
 class FlowNotFound(Refused):
@@ -498,13 +515,15 @@ _DEFAULT_ATTRIBUTES: Final[Mapping[type[Refused], Mapping[str, Any]]] = {
     NotDue: {"due_at": None},
     WaitingForParents: {"flow_id": 0, "node": ""},
     IdempotencyConflict: {"key": ""},
+    RunAgainAlready: {"requeued_as": 0},
 }
 _BY_CODE: Final[Mapping[str, type[TenureError]]] = {
     error_class.code: error_class
     for error_class in (
         BadInput, UnknownContract, PayloadTooLarge, Refused, JobNotFound, InvalidTransition, StaleLease, NotDue, Busy,
         IdempotencyConflict, DuplicateJob, ScheduleNotFound, ScheduleConflict, FlowNotFound, FlowConflict,
-        DatasetNotFound, DatasetConflict, WaitingForParents, CannotConnect, Unavailable, NotPermitted, ConnectionLost,
+        DatasetNotFound, DatasetConflict, WaitingForParents, RunAgainAlready, CannotConnect, Unavailable, NotPermitted,
+        ConnectionLost,
     )
 }  # fmt: skip
 

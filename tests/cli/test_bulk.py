@@ -10,7 +10,7 @@ from tenure.postgres.store import Store
 from tests.cli.conftest import Asking
 from tests.harness import Harness
 from tests.postgres.test_letter_groups import broken, fail
-from tests.postgres.test_operations import jobs, retrying
+from tests.postgres.test_operations import claimed, jobs, retrying
 
 
 async def test_a_search_is_previewed_stored_and_run(store: Store, ask: Asking, db: Harness) -> None:
@@ -18,8 +18,8 @@ async def test_a_search_is_previewed_stored_and_run(store: Store, ask: Asking, d
     preview = ask.run("jobs", "cancel", "type:t", "queue:default", "--reason", "oops", "--dry-run")
     lines = preview.stdout.splitlines()
     assert lines[0] == "operation 1 (cancel jobs): 12 match type:t queue:default"
-    assert [line.split()[0] for line in lines[1:12]] == ["id", *map(str, ids[:10])]
-    assert lines[12:] == ["and 2 more"]
+    assert [line.split()[:2] for line in lines[1:4]] == [["tenants", "default"], ["types", "t"], ["errors", "none"]]
+    assert [line.split()[0] for line in lines[4:]] == ["from", "example", *map(str, reversed(ids[-3:]))]
     assert preview.stderr == "nothing is changed. Next: tenure operations run 1\n"
     assert db.value("select count(*) from tenure.job") == 12
     asked = ask.run("jobs", "cancel", "type:t")
@@ -52,7 +52,10 @@ async def test_a_yes_starts_at_once_and_detach_leaves_it_to_upkeep(store: Store,
     assert aborted.endswith(f"3 left\nNext: tenure operations resume {begun['id']}\n")
     assert ask.said("operations", "resume", begun["id"], "--rate", "1000")["done"] == 3
     assert db.value("select count(*) from tenure.job") == 0
-    assert ask.run("jobs", "cancel", "type:none").stderr == "operation 3 (cancel jobs): nothing matches\n"
+    assert ask.run("jobs", "cancel", "type:none").stderr == (
+        "operation 3 (cancel jobs): nothing matches, and nothing is stored\n"
+    )
+    assert len(ask.said("operations", "list")["operations"]) == 2
     assert ask.refused("jobs", "cancel", "typo:t")[1].startswith("'typo:t' at character 1: there is no name 'typo'")
 
 
@@ -63,7 +66,8 @@ async def test_a_search_that_cannot_be_meant_starts_nothing_and_leaves_nothing(
     assert ask.refused("jobs", "cancel", "state:bogus", "--yes")[1].startswith("no job can be in state 'bogus'")
     assert ask.refused("jobs", "cancel", "contract:bogus", "--yes")[0] == "E-UNKNOWN-CONTRACT"
     assert ask.refused("dlq", "requeue", "status:requeued", "--yes")[1].startswith("only open dead letters can be")
-    assert ask.refused("jobs", "cancel", "type:t", "--rate", "0")[1].startswith("per_second is 0")
+    assert ask.refused("jobs", "cancel", "type:t", "--rate", "0")[1].startswith("--rate is 0.0; it must be within")
+    assert ask.refused("operations", "run", "1", "--rate", "0")[1].startswith("--rate is 0.0")
     for given in ("--yes", "--detach"):
         assert ask.refused("jobs", "cancel", "", given)[1].startswith("an empty search finds everything")
     assert db.value("select count(*) from tenure.operation") == 0
@@ -134,3 +138,45 @@ async def test_a_payload_is_edited_in_the_editor(store: Store, ask: Asking, tmp_
     assert done.returncode == 0, done.stderr
     assert (await store.jobs([int(json.loads(done.stdout)["requeued_as"])]))[0].payload == {"n": 41}
     assert (await store.enqueue(NewJob("t"))).made
+
+
+async def test_what_was_run_again_is_named_and_only_again_repeats_it(store: Store, ask: Asking, db: Harness) -> None:
+    letters = await fail(store, [broken("send", n) for n in range(5)])
+    assert ask.said("dlq", "requeue", "status:open", "--yes")["done"] == 5
+    shown = [await store.letters.show(letter) for letter in letters]
+    dead, made = shown[-1].job_id, shown[-1].requeued_as
+    second = ask.run("jobs", "requeue", "state:dead", "--yes")
+    assert second.stdout.startswith(f"5 left out: run again already (by operation 1: job {dead} as {made}, ")
+    assert second.stdout.endswith(", …); --again repeats them\n")
+    assert second.stderr == "operation 2 (requeue jobs): nothing matches, and nothing is stored\n"
+    code, message = ask.refused("jobs", "requeue", str(dead))
+    assert (code, "say --again" in message) == ("DLQ_REQUEUE_CONFLICT", True)
+    for one in shown:
+        await store.cancel(one.requeued_as or 0, actor="bob")
+    assert ask.said("jobs", "requeue", str(dead), "--again")["requeued_as"]
+    preview = ask.run("dlq", "requeue", "", "--again", "--dry-run")
+    assert preview.stdout.startswith("operation 3 (requeue dead letters): 5 match everything\n")
+    done = ask.text("operations", "run", "3")
+    assert "4 of 5 done, 1 skipped (NOT_FINISHED 1)" in done
+    last = ask.said("jobs", "requeue", "state:dead", "--again", "--dry-run")["id"]
+    assert ask.text("operations", "abort", last) == f"the preview of operation {last} is deleted\n"
+    assert ask.refused("operations", "show", last)[0] == "OPERATION_NOT_FOUND"
+
+
+async def test_the_new_jobs_of_a_requeue_are_shown_and_listed(store: Store, ask: Asking, db: Harness) -> None:
+    await fail(store, [broken("send", n) for n in range(3)])
+    assert ask.said("dlq", "requeue", "status:open", "--yes")["done"] == 3
+    made = [item.made or 0 for item in await store.operations.items(1)]
+    await store.succeed((await claimed(store, made[0])).held)
+    await store.cancel(made[1], actor="ada")
+    card = ask.text("operations", "show", "1")
+    assert re.search(r"now +1 [a-z]+, 1 [a-z]+, 1 [a-z]+\n", card)
+    assert "tenure operations items 1 --now cancelled\n" in card
+    assert ask.said("operations", "show", "1")["now"]["states"] == {"queued": 1, "succeeded": 1, "cancelled": 1}
+    listed = ask.said("operations", "items", "1", "--now", "cancelled")
+    assert [(one["made"], one["made_state"]) for one in listed["items"]] == [(str(made[1]), "cancelled")]
+    page = ask.said("operations", "items", "1", "--limit", "2", "--state", "done")
+    assert [one["made"] for one in page["items"]] == [str(one) for one in made[:2]]
+    rest = ask.said("operations", "items", "1", "--after", page["next"])
+    assert ([one["made"] for one in rest["items"]], rest["next"]) == ([str(made[2])], None)
+    assert ask.refused("operations", "items", "9")[0] == "OPERATION_NOT_FOUND"

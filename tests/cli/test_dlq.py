@@ -129,7 +129,11 @@ async def test_a_letter_is_run_again_once(store: Store, db: Harness, ask: Asking
     row = db.row(int(said["requeued_as"]))
     assert (row["state"], row["origin_letter"], row["created_by"]) == ("queued", one.id, "ada")
     code, message = ask.refused("dlq", "requeue", str(one.id))
-    assert (code, message) == ("DLQ_REQUEUE_CONFLICT", f"dead letter {one.id} is requeued already")
+    assert (code, message) == (
+        "DLQ_REQUEUE_CONFLICT",
+        f"dead letter {one.id} was already run again as job {row['id']}; nothing was made. "
+        f"Next: tenure jobs show {row['id']}, and to run that one again say --again (again=True)",
+    )
     assert db.value("select count(*) from tenure.job") == 1
 
 

@@ -71,6 +71,7 @@ FORMS: dict[str, Callable[[World], Fields]] = {
     "preview-operation": _many,
     "collect-operation": lambda world: {"id": world.operation()},
     "start-operation": lambda world: {"id": world.operation(), "per_second": "0.01"},
+    "delete-preview": lambda world: {"id": world.operation()},
     "abort-operation": lambda world: {"id": world.operation("start")},
     "resume-operation": lambda world: {"id": world.operation("start", "abort")},
     "pause-queue": lambda world: {"queue": "mail", "reason": "repair"},

@@ -36,6 +36,7 @@ async def test_a_preview_is_started_aborted_and_resumed(store: Store, http: Call
     db.sql("update tenure.operation set next_at = '-infinity'")
     await store.operations.work()
     assert (http.get(place)["state"], http.get(place)["done"]) == ("done", 3)
+    assert http.get(place)["now"] is None, "a cancel makes no jobs"
     assert [one["id"] for one in http.get(OPERATIONS)["operations"]] == [made["id"]]
     http.get(f"{OPERATIONS}/99", status=404)
     http.refused(OPERATIONS, {**body, "q": "state"}, 422, "E-BAD-INPUT")
@@ -113,6 +114,9 @@ async def test_a_program_repairs_what_it_finds(dsn: str, store: Store, db: Harne
         assert [item.item_id for item in await app.operations.items(preview)] == letters[1:]
         done = await app.operations.run(preview, actor="ada")
         assert (done.state, done.done) == ("done", 3)
+        made = await app.operations.made(done)
+        assert made is not None
+        assert (made.states, made.unfinished, made.complete) == ({"queued": 3}, 3, True)
         assert await app.operations.show(done.id) == (await app.operations.list())[0]
         again = await app.operations.preview("jobs", "cancel", "", actor="ada", per_second=0.01)
         assert (await app.operations.start(again)).state == "running"
@@ -126,3 +130,30 @@ async def test_a_program_behind_a_dispatcher_is_told_where_to_repair(url: str) -
     async with App(dispatcher_url=url) as app:
         with pytest.raises(BadInput, match="/api/v1/operations"):
             await app.operations.list()
+
+
+async def test_what_was_run_again_is_refused_with_its_new_job_and_repeated_by_again(store: Store, http: Caller) -> None:
+    letters = await fail(store, [broken("send", n) for n in range(2)])
+    dead = (await store.letters.show(letters[0])).job_id
+    new = http.post(f"/api/v1/jobs/{dead}/requeue", {})["requeued_as"]
+    refused = http.refused(f"/api/v1/jobs/{dead}/requeue", {}, 409, "DLQ_REQUEUE_CONFLICT")
+    assert (refused["requeued_as"], "again" in refused["hint"]) == (new, True)
+    http.refused(f"/api/v1/dlq/items/{letters[0]}/requeue", {"again": True}, 409, "NOT_FINISHED")
+    await store.cancel(int(new), actor="bob")
+    assert int(http.post(f"/api/v1/dlq/items/{letters[0]}/requeue", {"again": True})["job_id"]) > int(new)
+    body = {"kind": "jobs", "verb": "requeue", "q": "type:mail.send"}
+    made = http.post(OPERATIONS, body, status=201)
+    summary = made["summary"]
+    assert (made["total"], summary["run_again"]["count"], len(summary["samples"])) == (1, 2, 1)
+    assert (summary["types"], list(summary["tenants"].values())) == ({"mail.send": 1}, [1])
+    assert http.post(f"{OPERATIONS}/{made['id']}/abort")["state"] == "aborted"
+    http.get(f"{OPERATIONS}/{made['id']}", status=404)
+    assert http.post(OPERATIONS, {**body, "again": True}, status=201)["total"] == 3
+    begun = http.post(OPERATIONS, body, status=201)["id"]
+    http.post(f"{OPERATIONS}/{begun}/start", {})
+    await store.operations.work()
+    assert http.get(f"{OPERATIONS}/{begun}")["now"]["states"] == {"queued": 1}
+    assert http.get(f"{OPERATIONS}/{begun}/items")["items"][0]["made_state"] == "queued"
+    nothing = http.post(OPERATIONS, {**body, "q": "type:none"}, status=201)
+    assert (nothing["state"], nothing["total"]) == ("done", 0)
+    http.refused(OPERATIONS, {**body, "verb": "cancel", "again": True}, 422, "E-BAD-INPUT")

@@ -6,7 +6,9 @@ from tests.mutants.mutant import Mutant
 
 _BATCHES = "postgres/operation_batches.py"
 _QUERIES = "postgres/queries/"
+_REQUEUES = "postgres/operation_requeues.py"
 _OPERATIONS = "postgres/test_operations.py::"
+_AGAIN = "postgres/test_operations_again.py::"
 
 MUTANTS = (
     Mutant(
@@ -23,7 +25,7 @@ MUTANTS = (
         _BATCHES,
         "for row in locked if row[3] != seen[row[0]]}",
         "for row in locked if row[3] is None}",
-        (f"{_OPERATIONS}test_letters_are_requeued_once_with_another_payload",),
+        (f"{_AGAIN}test_a_letter_whose_discard_was_asked_behind_the_preview_is_not_run_again",),
     ),
     Mutant(
         "operation-goes-on-after-the-abort",
@@ -75,5 +77,77 @@ MUTANTS = (
         (
             "postgres/test_many_ranges.py::test_operations_on_jobs_of_many_ranges_lock_a_few_partitions_at_a_time[60-ranges]",
         ),
+    ),
+    Mutant(
+        "preview-of-what-was-run-again",
+        "A preview offers jobs that were run again already",
+        "postgres/operations.py",
+        '        elif verb == "requeue" and fits:\n',
+        "        elif not fits:\n",
+        (f"{_AGAIN}test_a_second_path_to_repaired_jobs_offers_none_and_says_who_ran_them_again",),
+    ),
+    Mutant(
+        "repeat-of-what-was-not-previewed",
+        "An operation repeats a job that was run again once more behind its preview",
+        _REQUEUES,
+        "if str(newest[job_id]) != seen[item]}",
+        "if not newest[job_id]}",
+        (f"{_AGAIN}test_an_operation_repeats_each_chain_of_jobs_once",),
+    ),
+    Mutant(
+        "repeat-locks-many-ranges",
+        "One batch of an operation repeats jobs of all id ranges",
+        _REQUEUES,
+        "    together = next(group_by_range(list(items)), [])\n",
+        "    together = list(items)\n",
+        (f"{_AGAIN}test_a_repeat_leaves_jobs_of_further_ranges_to_further_batches",),
+    ),
+    Mutant(
+        "requeue-with-another-meaning-of-its-key",
+        "A requeue answers with the job of a repeat that had the same key",
+        "postgres/reruns.py",
+        ', *(["again"] if again else [])',
+        "",
+        (f"{_AGAIN}test_again_runs_the_newest_run_and_only_when_it_has_finished",),
+    ),
+    Mutant(
+        "preview-started-while-it-is-deleted",
+        "A preview whose items are being deleted can be started",
+        _QUERIES + "close_preview.sql",
+        ", collected = false",
+        "",
+        (f"{_AGAIN}test_a_preview_that_is_being_deleted_is_never_started",),
+    ),
+    Mutant(
+        "preview-of-too-many-stays",
+        "A preview that is refused for its size stays",
+        "postgres/operations.py",
+        "                await self._delete_preview(operation_id, operation.created_by)\n                raise",
+        "                raise",
+        (f"{_AGAIN}test_a_preview_of_too_many_items_leaves_nothing",),
+    ),
+    Mutant(
+        "preview-goes-back",
+        "A page that a second process adds late takes a complete preview back",
+        _QUERIES + "add_operation_items.sql",
+        " and not collected and cursor is not distinct from :before::text",
+        " and (true or :before::text is null)",
+        (f"{_AGAIN}test_a_late_page_of_a_second_process_changes_no_preview",),
+    ),
+    Mutant(
+        "new-jobs-all-well",
+        "A requeue of many counts new jobs that died again as succeeded",
+        "postgres/operation_outcome.py",
+        "state in bound.contract.successes()",
+        'role == "done"',
+        (f"{_AGAIN}test_the_new_jobs_are_counted_by_their_states_now",),
+    ),
+    Mutant(
+        "new-jobs-counted-in-part",
+        "A count of the first new jobs of an operation says that it is complete",
+        "postgres/operation_outcome.py",
+        "        complete = False\n",
+        "        complete = True\n",
+        (f"{_AGAIN}test_only_the_first_pages_of_many_new_jobs_are_counted",),
     ),
 )

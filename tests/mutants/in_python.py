@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "rerun-and-wake-up-apart",
         "A rerun commits before its wake-up is written",
-        "postgres/dead_letters.py",
+        "postgres/reruns.py",
         "once(call, rerun, whole=True)",
         "once(call, rerun)",
         ("faults/test_wakeups_killed.py::test_rerun_killed_before_its_wake_up_was_written_never_happened",),

@@ -69,7 +69,9 @@ async def test_documents_are_read_only_where_they_are_wanted(store: Store) -> No
     (letter,) = (await store.letters.search()).letters
     assert (letter.payload, letter.last_error["code"]) == ({"n": 0}, "Broken")
     (letter,) = (await store.letters.search(documents=False)).letters
-    assert (letter.payload, letter.last_error) == (None, None)
+    assert (letter.payload, letter.last_error) == (
+        None, {"type": "PermanentError", "code": "Broken", "message": "no 0"}
+    ), "no payload and no traceback"  # fmt: skip
 
 
 @pytest.mark.parametrize(

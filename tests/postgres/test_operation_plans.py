@@ -36,10 +36,12 @@ select n, 'standard', '1', 'succeeded', 'done', 5, 't', now(), now(), now()
 from generate_series({ROWS} + 1, 2 * {ROWS}) as n;
 insert into tenure.dataset_pin (job_id, dataset_id, generation_id, writes)
 select n, 1, n, false from generate_series(2 * {ROWS} + 1, 3 * {ROWS}) as n;
+insert into tenure.rerun (job_id, as_job_id, actor)
+select 3 * {ROWS} + n, 4 * {ROWS} + n, 'ada' from generate_series(1, {ROWS}) as n;
 insert into tenure.operation_item (operation_id, item_id, seen, state)
 select 1, n, 'open', case when n <= {ROWS} / 2 then 'done' else 'waiting' end from generate_series(1, {ROWS}) as n;
 """
-_TABLES = ("dead_letter", "job_done", "operation_item", "dataset_pin")
+_TABLES = ("dead_letter", "job_done", "operation_item", "dataset_pin", "rerun")
 
 _FIRST = ROWS // 2 + 1
 _ITEMS = list(range(_FIRST, _FIRST + BATCH))
@@ -57,6 +59,8 @@ _STATEMENTS: dict[str, tuple[dict[str, Any], int]] = {
     "requeue_dead_letter": ({**_NEW, "ids": _ITEMS}, 2),
     "discard_dead_letter": ({"ids": _ITEMS, "person": "ada", "person_key": "ada", "asks": True, "reason": "r",
                              "reviewers": 2}, 2),
+    "find_reruns": ({"ids": [3 * ROWS + item for item in _ITEMS]}, 1),
+    "find_newest_runs": ({"ids": [3 * ROWS + item for item in _ITEMS]}, 1),
     "rerun_job": ({**_NEW, "ids": [ROWS + item for item in _ITEMS]}, 1),
 }  # fmt: skip
 

@@ -42,6 +42,8 @@ async def retrying(store: Store, db: Harness, contract: str = "standard") -> int
 async def run(store: Store, kind: str, verb: str, query: str, actor: str = "ada", **options: Any) -> Operation:
     """A whole operation."""
     operation = await store.operations.preview(kind, verb, query, actor=actor, **options)
+    if operation.state == "done":  # nothing matches
+        return operation
     await store.operations.start(operation.id, actor=actor)
     await store.operations.work()
     return await store.operations.show(operation.id)
@@ -89,7 +91,7 @@ async def test_letters_are_requeued_once_with_another_payload(store: Store, db: 
     await store.operations.start(preview.id, actor="ada")
     await store.operations.work()
     done = await store.operations.show(preview.id)
-    assert (done.done, done.skipped) == (3, {"CHANGED": 1})
+    assert (done.done, done.skipped) == (3, {"REQUEUE_CONFLICT": 1}), "run again already is counted apart"
     made = {item.item_id: item.made for item in await store.operations.items(done.id, state="done")}
     for letter in letters[1:]:
         shown = await store.letters.show(letter)
@@ -116,8 +118,8 @@ async def test_finished_jobs_are_run_again_once_through_their_letter_if_they_hav
         again, _ = await store.reruns(job_id)
         (job,) = await store.jobs([again or 0])
         assert job.payload == {"all": "new"}
-    second = await run(store, "jobs", "requeue", "type:t state:succeeded")
-    assert (second.done, second.skipped) == (0, {"REQUEUE_CONFLICT": 2})
+    second = await run(store, "jobs", "requeue", "type:t")
+    assert (second.total, second.run_again) == (0, 3)
 
 
 async def test_waiting_jobs_are_moved_to_another_queue(store: Store) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -17,17 +18,19 @@ import typer
 
 from tenure.cli.command import Output, Store, call_store, command, requeued
 from tenure.cli.options import DatabaseUrl, Json, parse_id
-from tenure.cli.output import dump_json, note, progress, refusal_fields, table
+from tenure.cli.output import columns, dump_json, note, progress, refusal_fields, table, timestamp
 from tenure.errors import BadInput, Refused
-from tenure.jobs.formats import describe_failure, format_duration
-from tenure.jobs.operation import parse_change
+from tenure.jobs.formats import format_duration, to_one_line
+from tenure.jobs.operation import check_speed, parse_change
+from tenure.jobs.operation_summary import top
 
 if TYPE_CHECKING:
     from tenure.jobs.operation import Operation
 
+#: How the reason of a skip is called, where its code does not say it.
+_SKIPS = {"REQUEUE_CONFLICT": "run again already"}
 #: Seconds between two looks at an operation on which other processes work.
 _WAIT_S = 0.2
-_EXAMPLES = 10
 
 Targets = Annotated[
     list[str], typer.Argument(metavar="ID...|QUERY", help="Ids, or a search like 'type:mail.send error:timeout'.")
@@ -39,6 +42,9 @@ Detach = Annotated[bool, typer.Option("--detach", help="With a search: start, an
 PayloadOption = Annotated[str | None, typer.Option("--payload", metavar="JSON", help="Run with this payload instead.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Another value there: user.id=7. Repeatable.")
+]
+AgainOption = Annotated[
+    bool, typer.Option("--again", help="Also what was run again already: run the newest run of it again.")
 ]
 EditOption = Annotated[bool, typer.Option("--edit", help="Change the payload in $EDITOR; one id only.")]
 
@@ -65,6 +71,7 @@ class Bulk:
 
     def operate(self, kind: str, verb: str, targets: Sequence[str], actor: str, **options: Any) -> Output:
         """Preview what is done to all that a search finds; after a yes, do it with a progress line."""
+        check_speed(self.rate, "--rate")
         if not " ".join(targets).strip() and (self.yes or self.detach):
             # An empty variable of a script would change every job.
             raise BadInput("an empty search finds everything, and nobody is asked. Next: leave out --yes and --detach")
@@ -110,12 +117,13 @@ class Bulk:
         targets: Sequence[str],
         actor: str,
         edit: PayloadEdit,
+        again: bool,
         read: Callable[[Store, int], Awaitable[Any]],
         call: Callable[..., Awaitable[int]],
     ) -> Output | None:
         """Run jobs or dead letters again; the payload of one alone may be `read` into an editor."""
         name = kind.replace("_", " ").removesuffix("s")
-        options, ids = edit.options(), self.ids_of(targets, "id" if kind == "jobs" else name)
+        options, ids = {**edit.options(), "again": again}, self.ids_of(targets, "id" if kind == "jobs" else name)
         if edit.in_editor and (ids is None or len(ids) != 1):
             raise BadInput("--edit changes the payload of one; for many give --payload or --set")
         if ids is None:
@@ -123,13 +131,13 @@ class Bulk:
         if edit.in_editor:
             options["payload"] = edit_payload(call_store(self.database_url, lambda store: read(store, ids[0])))
 
-        async def again(store: Store, one: int) -> dict[str, Any]:
+        async def requeue(store: Store, one: int) -> dict[str, Any]:
             return {"id": str(one), "requeued_as": str(await call(store, one, actor=actor, **options))}
 
         if len(ids) == 1:
-            data = call_store(self.database_url, lambda store: again(store, ids[0]))
+            data = call_store(self.database_url, lambda store: requeue(store, ids[0]))
             return requeued(name, ids[0], int(data["requeued_as"]))
-        self.each(ids, again, lambda result: f"{name} {result['id']} runs again as job {result['requeued_as']}")
+        self.each(ids, requeue, lambda result: f"{name} {result['id']} runs again as job {result['requeued_as']}")
         return None
 
 
@@ -194,13 +202,12 @@ async def _operate(
         progress(f"preview: {operation.total:,} found")
         operation = await store.operations.collect(operation.id)
     progress()
-    examples = [item.item_id for item in await store.operations.items(operation.id, limit=_EXAMPLES)]
-    shown = await _examples(store, kind, examples)
-    start = f"tenure operations run {operation.id}"
-    data = {**operation.fields(), "examples": [str(one) for one in examples]}
-    lines = [*_preview_lines(operation, shown)]
+    data = operation.fields()
+    left_out = list(_run_again_lines(operation))
     if not operation.total:
-        return Output(data, notes=[f"{_named(operation)}: nothing matches"])
+        return Output(data, left_out, [f"{_named(operation)}: nothing matches, and nothing is stored"])
+    start = f"tenure operations run {operation.id}"
+    lines = [*preview_lines(operation), *left_out]
     if bulk.dry_run or not (bulk.yes or bulk.detach or _is_asked(operation, lines)):
         return Output(data, lines, [f"nothing is changed. Next: {start}"])
     operation = await store.operations.start(operation.id, actor=actor)
@@ -229,7 +236,7 @@ async def finish(store: Store, operation: Operation) -> Output:
 
 def describe(operation: Operation) -> str:
     """How far an operation is, in one line."""
-    skipped = ", ".join(f"{code} {count:,}" for code, count in sorted(operation.skipped.items()))
+    skipped = ", ".join(f"{_SKIPS.get(code, code)} {count:,}" for code, count in sorted(operation.skipped.items()))
     skips = f", {sum(operation.skipped.values()):,} skipped ({skipped})" if skipped else ""
     left = f", {operation.left:,} left" if operation.left else ""
     return f"{_named(operation)} is {operation.state}: {operation.done:,} of {operation.total:,} done{skips}{left}"
@@ -262,23 +269,31 @@ def _progress_line(operation: Operation, did: int, seconds: float) -> str:
     )
 
 
-def _preview_lines(operation: Operation, examples: Sequence[Sequence[Any]]) -> Iterator[str]:
+def preview_lines(operation: Operation) -> Iterator[str]:
+    """What a preview has found: how many, counts by tenant, type and error, first and last, three examples."""
     yield f"{_named(operation)}: {operation.total:,} match {operation.query or 'everything'}"
-    if examples:
-        yield from table(("id", "state", "type", "queue", "tenant", "contract", "last error"), examples)
-    if operation.total > len(examples):
-        yield f"and {operation.total - len(examples):,} more"
+    yield from columns([(name, text) for name, text in summary_rows(operation) if text is not None])
+    examples = operation.summary["samples"]
+    head = ("example", "state", "type", "tenant", "last error")
+    yield from table(head, [(one["id"], one["state"], one["type"], one["tenant_id"], one["error"]) for one in examples])
 
 
-async def _examples(store: Store, kind: str, ids: Sequence[int]) -> list[tuple[Any, ...]]:
-    if kind == "jobs":
-        return [
-            (job.id, job.state, job.type, job.queue, job.tenant_id, job.contract,
-             describe_failure(job.last_error) if job.last_error else None)
-            for job in await store.jobs(ids)
-        ]  # fmt: skip
-    letters = [await store.letters.show(one) for one in ids]
-    return [
-        (one.id, one.status, one.type, None, one.tenant_id, one.contract, describe_failure(one.last_error))
-        for one in letters
-    ]
+def summary_rows(operation: Operation) -> Iterator[tuple[str, str | None]]:
+    """Names and texts of the summary of a preview."""
+    summary = operation.summary
+    for name in ("tenants", "types", "errors"):
+        counts = top(summary[name], operation.total)
+        yield name, ", ".join(f"{to_one_line(one, 100)} {count:,}" for one, count in counts) or None
+    if summary["first_at"] is not None:
+        first, last = (timestamp(datetime.fromisoformat(summary[name])) for name in ("first_at", "last_at"))
+        yield "from", f"{first} to {last} UTC"
+
+
+def _run_again_lines(operation: Operation) -> Iterator[str]:
+    """What the preview has left out because it was run again already."""
+    if left_out := operation.summary["run_again"]["count"]:
+        by = operation.summary["run_again"]["operation"]
+        jobs = ", ".join(f"{one['id']} as {one['requeued_as']}" for one in operation.summary["run_again"]["samples"])
+        more = ", …" if left_out > len(operation.summary["run_again"]["samples"]) else ""
+        how = f"by operation {by}: " if by else ""
+        yield f"{left_out:,} left out: run again already ({how}job {jobs}{more}); --again repeats them"

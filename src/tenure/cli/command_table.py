@@ -46,7 +46,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     "dlq": ("Dead letters: jobs that were set aside.", {"dlq": "list_ show groups requeue discard approve"}),
     "operations": (
         "Changes of many jobs: list, run, abort, resume.",
-        {"operations": "list_ show run abort resume"},
+        {"operations": "list_ show items run abort resume"},
     ),
     "queues": ("List queues, pause and resume them.", {"queues": "list_ pause resume"}),
     "schedules": (

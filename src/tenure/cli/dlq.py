@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.bulk import Bulk, EditOption, PayloadEdit, PayloadOption, SetOption, Targets, bulk_command
+from tenure.cli.bulk import AgainOption, Bulk, EditOption, PayloadEdit, PayloadOption, SetOption, Targets, bulk_command
 from tenure.cli.command import Output, Store, call_store, command, table_output
 from tenure.cli.options import (
     Actor,
@@ -125,6 +125,7 @@ def requeue(
     payload: PayloadOption = None,
     set_: SetOption = None,
     edit: EditOption = False,
+    again: AgainOption = False,
 ) -> Output | None:
     """Run the jobs of dead letters again, as new jobs that point back to them; each once."""
 
@@ -134,7 +135,7 @@ def requeue(
     async def call(store: Store, letter_id: int, **options: Any) -> int:
         return await store.letters.requeue(letter_id, **options)
 
-    return bulk.requeue("dead_letters", targets, actor, PayloadEdit(payload, set_, edit), read, call)
+    return bulk.requeue("dead_letters", targets, actor, PayloadEdit(payload, set_, edit), again, read, call)
 
 
 @bulk_command

@@ -26,6 +26,8 @@ class Action:
     done: str
     #: The page that is shown afterwards; empty: the page of the form. `{name}` as above.
     shows: str = ""
+    #: What the page of the form says when the answer has a `total` of 0, and there is nothing to show.
+    nothing: str = ""
 
     def request(self, form: Form) -> tuple[str, str, dict[str, Any]]:
         """The call of the API: method, path and body; refuses a form without the name that the path needs."""
@@ -40,11 +42,17 @@ class Action:
 
     def describe(self, form: Form, answer: Any) -> str:
         """What happened."""
-        return self.done.format_map(_facts(form, answer))
+        text = self.nothing if self._found_nothing(answer) else self.done
+        return text.format_map(_facts(form, answer))
 
     def target(self, form: Form, answer: Any) -> str:
         """The page to show; empty: that of the form."""
+        if self._found_nothing(answer):
+            return ""
         return self.shows.format_map({name: quote(str(value)) for name, value in _facts(form, answer).items()})
+
+    def _found_nothing(self, answer: Any) -> bool:
+        return bool(self.nothing) and isinstance(answer, dict) and answer.get("total") == 0
 
 
 def _facts(form: Form, answer: Any) -> dict[str, Any]:
@@ -141,9 +149,13 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "preview-operation": Action(
         ("POST", "/api/v1/operations"), _preview, "Nothing is done yet: look at the preview, then start it.",
         "/operations/{id}",
+        "Nothing matches. {summary[run_again][count]} were run again already.",
     ),
     "collect-operation": Action(("POST", f"{_OPERATION}/collect"), _nothing, "The search went on."),
     "start-operation": Action(("POST", f"{_OPERATION}/start"), _speed, "Operation {id} is started."),
+    "delete-preview": Action(
+        ("POST", f"{_OPERATION}/abort"), _nothing, "The preview of operation {id} is deleted.", "/operations"
+    ),
     "abort-operation": Action(("POST", f"{_OPERATION}/abort"), _nothing, "Operation {id} is stopped."),
     "resume-operation": Action(("POST", f"{_OPERATION}/resume"), _speed, "Operation {id} goes on."),
     "pause-queue": Action(("POST", f"{_QUEUES}/pause"), _texts("queue", "reason"), "Queue {queue} is paused."),

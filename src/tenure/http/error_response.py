@@ -22,6 +22,7 @@ from tenure.errors import (
     NotDue,
     PayloadTooLarge,
     Refused,
+    RunAgainAlready,
     ScheduleNotFound,
     SchemaError,
     TenureError,
@@ -123,6 +124,8 @@ def error_body(error: TenureError) -> dict[str, Any]:
     }
     if isinstance(error, DuplicateJob):
         body["job_id"] = str(error.job_id)
+    if isinstance(error, RunAgainAlready):
+        body["requeued_as"] = str(error.requeued_as)
     if isinstance(error, WaitingForParents):
         body |= {"flow_id": str(error.flow_id), "node": error.node}
     return body

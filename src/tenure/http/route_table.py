@@ -212,7 +212,7 @@ _OPERATION_ROUTES = (
         other_answers={201: operations.Operation},
     ),
     Route("GET", _OPERATIONS, operations.list_operations, _READ_LETTERS, operations.OperationList),
-    Route("GET", _OPERATION, operations.show_operation, _READ_LETTERS, operations.Operation),
+    Route("GET", _OPERATION, operations.show_operation, _READ_LETTERS, operations.ShownOperation),
     Route("GET", f"{_OPERATION}/items", operations.list_operation_items, _READ_LETTERS, operations.OperationItems),
     Route("POST", f"{_OPERATION}/collect", operations.collect_operation, _DECIDE, operations.Operation),
     Route("POST", f"{_OPERATION}/start", operations.start_operation, _DECIDE, operations.Operation),

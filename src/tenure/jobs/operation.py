@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 from tenure.errors import BadInput
 from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
+from tenure.jobs.operation_summary import Summary, add_found, add_run_again
 
 #: What can be done to many jobs, and to many dead letters.
 JOB_VERBS: Final = ("cancel", "requeue", "move", "retry_now")
@@ -20,10 +21,10 @@ OperationState = Literal["preview", "running", "aborted", "done"]
 #: Verb → the options that it takes; those with True are needed.
 _OPTIONS: Final[Mapping[tuple[str, str], Mapping[str, bool]]] = {
     ("jobs", "cancel"): {"mode": False, "reason": False},
-    ("jobs", "requeue"): {"payload": False, "changes": False},
+    ("jobs", "requeue"): {"payload": False, "changes": False, "again": False},
     ("jobs", "move"): {"queue": True, "reason": False},
     ("jobs", "retry_now"): {"reason": False},
-    ("dead_letters", "requeue"): {"payload": False, "changes": False},
+    ("dead_letters", "requeue"): {"payload": False, "changes": False, "again": False},
     ("dead_letters", "discard"): {"reason": True},
     ("dead_letters", "approve"): {},
 }
@@ -57,6 +58,7 @@ class Operation(NamedTuple):
     aborted_by: str | None
     done: int
     skipped_json: str | None
+    summary_json: str
 
     @property
     def kind(self) -> Kind:
@@ -65,7 +67,7 @@ class Operation(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What its verb needs to know: mode, queue, reason, payload, changes."""
+        """What its verb needs to know: mode, queue, reason, payload, changes, again."""
         options: dict[str, Any] = json.loads(self.options_json)
         return options
 
@@ -75,6 +77,16 @@ class Operation(NamedTuple):
         return {} if self.skipped_json is None else json.loads(self.skipped_json)
 
     @property
+    def summary(self) -> Summary:
+        """What its preview has found: counts by tenant, type and error, first and last, examples."""
+        return add_run_again(add_found(json.loads(self.summary_json), ()), ())
+
+    @property
+    def run_again(self) -> int:
+        """How many jobs the preview has left out because they were run again already."""
+        return int(self.summary["run_again"]["count"])
+
+    @property
     def left(self) -> int:
         """How many items nothing was done about yet."""
         return self.total - self.done - sum(self.skipped.values())
@@ -82,8 +94,12 @@ class Operation(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """Return the operation as JSON shows it."""
         fields = ids_to_text(self._asdict(), "id")
-        del fields["of_letters"], fields["options_json"], fields["skipped_json"], fields["cursor"]
-        return {**fields, "kind": self.kind, "options": self.options, "skipped": self.skipped, "left": self.left}
+        for name in ("of_letters", "options_json", "skipped_json", "summary_json", "cursor"):
+            del fields[name]
+        return {
+            **fields, "kind": self.kind, "options": self.options, "skipped": self.skipped, "left": self.left,
+            "summary": self.summary,
+        }  # fmt: skip
 
 
 class OperationItem(NamedTuple):
@@ -96,10 +112,32 @@ class OperationItem(NamedTuple):
     why: str | None
     #: The job that was made of it.
     made: int | None
+    #: The state of that job now; None when it is no longer stored.
+    made_state: str | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the item as JSON shows it."""
         return ids_to_text(self._asdict(), "item_id", "made")
+
+
+class MadeJobs(NamedTuple):
+    """How the jobs are now that a requeue has made."""
+
+    #: State → how many; those that are no longer stored are left out.
+    states: dict[str, int]
+    succeeded: int
+    #: How many ended otherwise, and how many have not ended.
+    failed: int
+    unfinished: int
+    gone: int
+    #: Whether all jobs were looked at, and not only those of the first items.
+    complete: bool
+    #: The states of those that ended otherwise.
+    failed_states: list[str]
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as JSON shows them."""
+        return self._asdict()
 
 
 def check_operation(kind: str, verb: str, options: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
@@ -109,13 +147,15 @@ def check_operation(kind: str, verb: str, options: Mapping[str, Any], max_bytes:
     if (known := _OPTIONS.get((kind, verb))) is None:
         verbs = ", ".join(JOB_VERBS if kind == "jobs" else LETTER_VERBS)
         raise BadInput(f"what can be done to many {kind.replace('_', ' ')} is {verbs}; not {verb!r}")
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
     if unknown := sorted(given.keys() - known.keys()):
         raise BadInput(f"{verb} takes no {unknown[0]}")
     if missing := [name for name, needed in known.items() if needed and name not in given]:
         raise BadInput(f"{verb} needs a {missing[0]}")
     if given.get("mode", "soft") not in ("soft", "hard"):
         raise BadInput(f"mode must be soft or hard; got {given['mode']!r}")
+    if given.get("again") not in (None, True):
+        raise BadInput(f"again must be True or False, not {given['again']!r}")
     for name in ("queue", "reason"):
         if name in given:
             validation.check_name(name, given[name])
@@ -154,12 +194,12 @@ def parse_change(text: str) -> tuple[list[str], Any]:
         return keys, value
 
 
-def check_speed(per_second: float | None) -> float | None:
-    """Return a limit of items per second; refuses one that cannot be meant."""
+def check_speed(per_second: float | None, name: str = "per_second") -> float | None:
+    """Return a limit of items per second; refuses one that cannot be meant, by the name that the caller gave it."""
     if per_second is None:
         return None
     if isinstance(per_second, bool) or not isinstance(per_second, (int, float)):
-        raise BadInput(f"per_second must be a number, not {per_second!r}")
+        raise BadInput(f"{name} must be a number, not {per_second!r}")
     if not _SLOWEST <= per_second <= _FASTEST:
-        raise BadInput(f"per_second is {per_second}; it must be within {_SLOWEST}..{_FASTEST:,.0f}")
+        raise BadInput(f"{name} is {per_second}; it must be within {_SLOWEST}..{_FASTEST:,.0f}")
     return float(per_second)

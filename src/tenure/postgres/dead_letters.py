@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
-
-import psycopg
 
 from tenure.errors import BadInput, Refused
 from tenure.jobs import validation
 from tenure.jobs.formats import ids_to_text
-from tenure.jobs.operation import PayloadChanges, check_payload_edit
+from tenure.jobs.operation import PayloadChanges
 from tenure.jobs.search import STATUSES, PayloadFilter
 from tenure.jobs.why import DeadLetterSummary
-from tenure.postgres.connect import first_line
-from tenure.postgres.engine import Engine, EngineUser, only_answer
-from tenure.postgres.flow_advance import advance_released
-from tenure.postgres.flow_operations import requeue_node
-from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
+from tenure.postgres.engine import EngineUser, only_answer
+from tenure.postgres.idempotency import idempotent_call, run_once
+from tenure.postgres.reruns import EndedJob, PayloadEdit, run_again
 from tenure.postgres.search import MAX_PAGE, SCAN_DOCUMENTS, filter_values
 from tenure.postgres.statement import Plan, statement
 
@@ -195,30 +190,17 @@ class DeadLetters(EngineUser):
         key: str | None = None,
         payload: Any = None,
         changes: PayloadChanges | None = None,
+        again: bool = False,
     ) -> int:
         """Enqueue a new job from a dead letter, linked to it; returns its id. A letter is requeued once.
 
-        The job gets the payload as it was, or `payload`, or with the values of `changes` at their paths.
+        The job gets the payload as it was, or `payload`, or with the values of `changes` at their paths. With `again`
+        the newest job that ran the letter's job again is run again, when it has finished.
         """
-        check_payload_edit(payload, changes, self._max_bytes)
         letter = await self.show(letter_id)
-        validation.check_name("actor", actor)
-        call = idempotent_call(letter.tenant_id, key, "requeue", letter.job_id, actor, *edit_hash(payload, changes))
-        edit = edit_values(payload, changes, self._max_bytes)
-
-        def requeue(values: dict[str, Any]) -> Plan[int | Refused]:
-            ((_, _, status, made),) = yield statement("requeue_dead_letter", {**values, **edit, "ids": [letter_id]})
-            if made is None and status == "open":
-                why = f"the payload of dead letter {letter_id} is no longer stored. Next: give another payload"
-                return Refused(letter.job_id, why, code="NO_PAYLOAD")
-            if made is None:
-                why = f"dead letter {letter_id} is {status} already"
-                return Refused(letter.job_id, why, code="DLQ_REQUEUE_CONFLICT")
-            return int(made)
-
-        again = EndedJob(letter.job_id, letter.contract)
-        with bad_edit():
-            return only_answer([await enqueue_again(self._engine, again, actor, call, requeue, self._max_bytes)])
+        ended = EndedJob(letter.job_id, letter.contract, letter.tenant_id, letter_id)
+        edit = PayloadEdit(payload, changes)
+        return await run_again(self._engine, ended, actor, key, edit, self._max_bytes, again=again)
 
     async def request_discard(self, letter_id: int, *, person: str, reason: str, key: str | None = None) -> DeadLetter:
         """Request a discard, with a reason; it is done at once if the contract needs no second person."""
@@ -260,80 +242,10 @@ def discard_plan(
     }
 
 
-def edit_values(payload: Any, changes: PayloadChanges | None, max_bytes: int) -> dict[str, Any]:
-    """Return the parameters of the payload of a job that is run again."""
-    return {
-        "payload": None if payload is None else json.dumps(payload, ensure_ascii=False),
-        "changes": None if changes is None else json.dumps(changes, ensure_ascii=False),
-        "max_bytes": max_bytes,
-    }
-
-
-def edit_hash(payload: Any, changes: PayloadChanges | None) -> list[Any]:
-    """Return what a repeated key must be equal in, beside the rest; nothing for a payload as it was."""
-    return [] if payload is None and changes is None else [payload, changes]
-
-
-@contextmanager
-def bad_edit() -> Iterator[None]:
-    """Refuse changes that do not fit the payload, in PostgreSQL's words."""
-    try:
-        yield
-    except psycopg.errors.DataException as error:
-        if isinstance(error, psycopg.errors.SequenceGeneratorLimitExceeded):
-            raise
-        raise BadInput(first_line(error)) from None
-
-
 def read_dead_letter(**which: int) -> Plan[DeadLetter | None]:
     """Read a dead letter by its `id` or `job_id`; None if there is none."""
     rows = yield statement("read_dead_letter", which)
     return DeadLetter._make(rows[0]) if rows else None
-
-
-class EndedJob(NamedTuple):
-    """A job that is run again as another one."""
-
-    id: int
-    contract: str
-
-
-async def enqueue_again(
-    engine: Engine,
-    ended: EndedJob,
-    actor: str,
-    call: IdempotentCall | None,
-    insert: Callable[[dict[str, Any]], Plan[int | Refused]],
-    max_bytes: int,
-) -> int | Refused:
-    """Run the plan `insert`, which makes a new job from an ended one; returns its id or the refusal.
-
-    The new job is under the newest version of the contract. It and its wake-up are written together or not at all.
-    If the ended job ran a node of a flow, the flow goes on with the new one.
-    """
-    contract = (await engine.bound_contract(ended.contract)).contract
-    woken: set[tuple[str, str]] = set()
-    locked: set[int] = set()
-    values = {
-        "version": contract.version, "state": contract.initial, "role": contract.initial_role,
-        "counter": contract.counter.initial, "actor": actor,
-    }  # fmt: skip
-
-    def rerun() -> Plan[list[int | Refused]]:
-        requeued = yield from requeue_node(
-            engine.registry, ended.id, lambda node: insert({**values, "flow_node": node}), max_bytes
-        )
-        woken.update(requeued.queues)
-        locked.update(requeued.flows)
-        if contract.wakeup == "pointer" and not isinstance(requeued.made, Refused):
-            yield statement("insert_wakeups", {"ids": [requeued.made]})
-        return [requeued.made]
-
-    (made,) = await engine.run_and_extend_ranges(lambda: run_once(call, rerun, whole=True))
-    if not isinstance(made, Refused):
-        engine.wakeups.request({(contract.name, ""), *woken})
-    await advance_released(engine, locked, max_bytes)
-    return made  # type: ignore[no-any-return]
 
 
 def _refusal(letter_id: int, job_id: int, refusal: str, status: str, asked_by: str | None) -> Refused:

@@ -11,18 +11,19 @@ from uuid import uuid4
 from tenure.errors import BadInput, JobNotFound, Refused, StaleLease, WaitingForParents
 from tenure.jobs import validation
 from tenure.jobs.job import Failure, Job
-from tenure.jobs.operation import PayloadChanges, check_payload_edit
+from tenure.jobs.operation import PayloadChanges
 from tenure.jobs.outcome import Moved, Noted, Outcome, QueueChange
 from tenure.jobs.wakeup import JOB_CHANGED
 from tenure.postgres.bound_contract import BoundContract
 from tenure.postgres.claim import ClaimVerbs
-from tenure.postgres.dead_letters import DeadLetters, EndedJob, bad_edit, edit_hash, edit_values, enqueue_again
+from tenure.postgres.dead_letters import DeadLetters
 from tenure.postgres.engine import check_ids, only_answer
 from tenure.postgres.flow_advance import advance_after
 from tenure.postgres.idempotency import IdempotentCall, idempotent_call, run_once
 from tenure.postgres.move import Batch, explain_missing, id_ordered_parts, invalid, move
 from tenure.postgres.notes import note
 from tenure.postgres.ranges import read_by_range
+from tenure.postgres.reruns import EndedJob, PayloadEdit, run_again
 from tenure.postgres.settle import settle_after, settle_plan
 from tenure.postgres.statement import Atomic, Plan, Row, statement
 
@@ -175,29 +176,26 @@ class OperatorVerbs(ClaimVerbs):
         key: str | None = None,
         payload: Any = None,
         changes: PayloadChanges | None = None,
+        again: bool = False,
     ) -> int:
         """Run a finished job again as a new job that is linked to it; returns the id of the new job.
 
         The new job is made from the dead letter of the finished one if it has one. It gets the payload as it was, or
-        `payload`, or with the values of `changes` at their paths: `[(["user", "id"], 7)]`.
+        `payload`, or with the values of `changes` at their paths: `[(["user", "id"], 7)]`. A job is run again once:
+        with `again` the newest job that ran it again is run again, when it has finished.
         """
         _check_actor(actor)
-        check_payload_edit(payload, changes, self._max_bytes)
         validation.check_integer("id", job_id, 1, validation.MAX_ID)
         letters = DeadLetters(self._engine, self._max_bytes)
+        edit = PayloadEdit(payload, changes)
         if (letter := await letters.find(job_id)) is not None:
-            return await letters.requeue(letter.id, actor=actor, key=key, payload=payload, changes=changes)
-        found = await self._engine.ask("read_job_contracts", ids=[job_id])
-        if not found:
+            ended = EndedJob(job_id, letter.contract, letter.tenant_id, letter.id)
+        elif found := await self._engine.ask("read_job_contracts", ids=[job_id]):
+            ((_, contract, _, tenant, _),) = found
+            ended = EndedJob(job_id, contract, tenant, None)
+        else:
             raise JobNotFound(job_id)
-        ((_, contract, _, tenant, _),) = found
-        call = idempotent_call(tenant, key, "requeue", job_id, actor, *edit_hash(payload, changes))
-        rerun = partial(_rerun, job_id, edit_values(payload, changes, self._max_bytes))
-        with bad_edit():
-            made = await enqueue_again(self._engine, EndedJob(job_id, contract), actor, call, rerun, self._max_bytes)
-        if isinstance(made, Refused) and made.reason_code == "HAS_LETTER":  # written after the read above
-            return await self.requeue(job_id, actor=actor, key=key, payload=payload, changes=changes)
-        return only_answer([made])
+        return await run_again(self._engine, ended, actor, key, edit, self._max_bytes, again=again)
 
     async def reruns(self, job_id: int) -> tuple[int | None, int | None]:
         """The id of the job that reruns this one, and the id of the job that this one reruns."""
@@ -375,23 +373,6 @@ def _write_queue(values: Mapping[str, Any], *, wakes: bool) -> Plan[list[Row]]:
     if wakes and moved:
         yield statement("insert_wakeups", {"ids": moved})
     return rows
-
-
-def _rerun(job_id: int, edit: dict[str, Any], values: dict[str, Any]) -> Plan[int | Refused]:
-    """Insert the new job of a finished one; returns its id, or why the job cannot be run again."""
-    for made, _ in (yield statement("rerun_job", {**values, **edit, "ids": [job_id]})):
-        return int(made)
-    if (yield statement("find_live_ids", {"ids": [job_id]})):
-        return Refused(
-            job_id,
-            f"job {job_id} is not finished; only a finished job is run again. Next: tenure jobs why {job_id}",
-            code="NOT_FINISHED",
-        )
-    ((again, _),) = yield statement("read_reruns", {"id": job_id})
-    if again is None:
-        return Refused(job_id, f"job {job_id} has a dead letter. Next: requeue the dead letter", code="HAS_LETTER")
-    why = f"job {job_id} was already run again as job {again}. Next: look at job {again}, and run that one again"
-    return Refused(job_id, why, code="REQUEUE_CONFLICT")
 
 
 def _check_actor(actor: str, reason: str | None = None) -> None:

@@ -10,7 +10,7 @@ no longer as it was is skipped. Upkeep runs the batches; the process that starte
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +18,14 @@ import psycopg
 
 from tenure.errors import UNREACHABLE, BadInput, Refused, TenureError
 from tenure.jobs import validation
-from tenure.jobs.operation import Operation, OperationItem, check_operation, check_speed
+from tenure.jobs.operation import MadeJobs, Operation, OperationItem, check_operation, check_speed
+from tenure.jobs.operation_summary import Found, RunAgain, add_found, add_run_again
 from tenure.jobs.search import LetterSearch, Search, filters_of, parse, parse_letters
 from tenure.postgres.connect import first_line
 from tenure.postgres.dead_letters import DeadLetter, DeadLetters
 from tenure.postgres.engine import EngineUser
 from tenure.postgres.operation_batches import run_batch
+from tenure.postgres.operation_outcome import count_made, list_items
 from tenure.postgres.search import JobSearch, JobSummary
 
 #: Items that one page of a preview adds, and the most that an operation has.
@@ -42,7 +44,7 @@ _JOBS: Final[dict[str, Callable[[JobSummary], bool]]] = {
     "retry_now": lambda job: job.role in ("ready", "waiting") and job.claims > 0 and job.due_at is not None,
 }
 _LETTERS: Final[dict[str, Callable[[DeadLetter], bool]]] = {
-    "requeue": lambda letter: letter.status == "open",
+    "requeue": lambda letter: letter.status != "discarded",
     "discard": lambda letter: letter.status == "open" and letter.discard_asked_by is None,
     "approve": lambda letter: letter.status == "open" and letter.discard_asked_by is not None,
 }
@@ -56,11 +58,13 @@ class WorkedOn(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """What a page of a search has found: ids, how each item was, and where it goes on (None: it has seen all)."""
+    """What a page of a search has found, how each item was, and where it goes on (None: it has seen all)."""
 
-    ids: Sequence[int]
+    found: Sequence[Found]
     seen: Sequence[str]
     cursor: str | None
+    #: The jobs that are left out because they were run again already.
+    run_again: Sequence[RunAgain] = ()
 
 
 class Operations(EngineUser):
@@ -89,12 +93,12 @@ class Operations(EngineUser):
         search = replace(search, tenant_id=tenant_id or search.tenant_id)
         speed = check_speed(per_second)
         # First: a search that is refused leaves no operation behind.
-        page = await self._find(search, verb, values.get("queue"), None)
+        page = await self._find(search, verb, values, None)
         ((made,),) = await self._engine.ask(
             "insert_operation", of_letters=kind == "dead_letters", verb=verb, query=str(search), actor=actor,
             options=json.dumps(values), tenant=tenant_id, per_second=speed,
         )  # fmt: skip
-        await self._engine.ask("add_operation_items", id=made, **page._asdict())
+        await self._add(await self.show(made), page)
         return await self._collect(made, _PAGES - 1)
 
     async def collect(self, operation_id: int) -> Operation:
@@ -105,14 +109,40 @@ class Operations(EngineUser):
         operation = await self.show(operation_id)
         for _ in range(pages):
             if operation.state != "preview" or operation.collected:
-                return operation
+                break
             search = _parse(operation.kind, operation.query)
-            page = await self._find(search, operation.verb, operation.options.get("queue"), operation.cursor)
-            await self._engine.ask("add_operation_items", id=operation.id, **page._asdict())
+            page = await self._find(search, operation.verb, operation.options, operation.cursor)
+            await self._add(operation, page)
             operation = await self.show(operation_id)
             if operation.total > MAX_ITEMS:
+                await self._delete_preview(operation_id, operation.created_by)
                 raise BadInput(f"the search finds more than {MAX_ITEMS:,} items. Next: narrow it, for example by age")
+        if operation.state == "preview" and operation.collected and not operation.total:
+            await self._delete_preview(operation_id, operation.created_by)
+            return operation._replace(state="done")
         return operation
+
+    async def _add(self, operation: Operation, page: _Page) -> None:
+        """Add a page to a preview, unless another process has done it meanwhile."""
+        summary = add_run_again(add_found(operation.summary, page.found), page.run_again)
+        if page.run_again and not operation.run_again:
+            first = page.run_again[0]
+            by = await self._engine.ask(
+                "find_operation_of_rerun", job=first.id, letter=first.letter_id, made=first.requeued_as
+            )
+            summary["run_again"]["operation"] = str(by[0][0]) if by else None
+        await self._engine.ask(
+            "add_operation_items", id=operation.id, before=operation.cursor, ids=[one.id for one in page.found],
+            seen=page.seen, cursor=page.cursor, summary=json.dumps(summary),
+        )  # fmt: skip
+
+    async def _delete_preview(self, operation_id: int, actor: str) -> bool:
+        """Delete a preview and its items; False if it is none. What a crash leaves of it, upkeep deletes."""
+        if not await self._engine.ask("close_preview", id=operation_id, actor=actor):
+            return False
+        while await self._forget(0, operation_id):
+            pass
+        return True
 
     async def show(self, operation_id: int, *, tenant_id: str | None = None) -> Operation:
         """Return an operation as it is now; refuses an unknown id, or with `tenant_id` one of another tenant."""
@@ -132,14 +162,19 @@ class Operations(EngineUser):
     async def items(
         self, operation_id: int, *, state: str | None = None, limit: int = 100, after: int = 0
     ) -> Sequence[OperationItem]:
-        """Return items of an operation by their ids, behind the id `after`."""
+        """Return items of an operation by their ids, behind the id `after`, with the state of each one's new job."""
         if state not in (None, "waiting", "done", "skipped"):
             raise BadInput(f"an item is waiting, done or skipped, not {state!r}")
-        rows = await self._engine.ask(
-            "list_operation_items", id=validation.check_integer("operation", operation_id, 1, validation.MAX_ID),
-            after=after, state=state, limit=validation.check_integer("limit", limit, 1, 1_000),
-        )  # fmt: skip
-        return [OperationItem._make(row) for row in rows]
+        validation.check_integer("operation", operation_id, 1, validation.MAX_ID)
+        validation.check_integer("limit", limit, 1, 1_000)
+        return await self._engine.run(lambda: list_items(operation_id, state, limit, after))
+
+    async def made(self, operation_id: int) -> MadeJobs | None:
+        """Return how the jobs are now that an operation has made; None of one that makes none, or has not begun."""
+        operation = await self.show(operation_id)
+        if operation.verb != "requeue" or operation.started_at is None:
+            return None
+        return await self._engine.run(lambda: count_made(self._engine.registry, operation_id))
 
     async def start(self, operation_id: int, *, actor: str, per_second: float | None = None) -> Operation:
         """Let a preview run, in the name of this person; refuses one that is not complete, or was started."""
@@ -150,9 +185,14 @@ class Operations(EngineUser):
         return await self._set_running(operation_id, "aborted", actor, per_second)
 
     async def abort(self, operation_id: int, *, actor: str) -> Operation:
-        """Stop an operation. When this returns, no item is worked on any more; those that are done stay so."""
+        """Stop an operation. When this returns, no item is worked on any more; those that are done stay so.
+
+        A preview is deleted.
+        """
         validation.check_name("actor", actor)
         operation = await self.show(operation_id)
+        if operation.state == "preview" and await self._delete_preview(operation_id, actor):
+            return operation._replace(state="aborted", aborted_by=actor)
         if not await self._engine.ask("abort_operation", id=operation_id, actor=actor):
             raise Refused(None, f"operation {operation_id} is {operation.state}, and does not run", code=_CONFLICT)
         await self._engine.ask("await_operation_batches", id=operation_id)
@@ -192,7 +232,11 @@ class Operations(EngineUser):
 
     async def forget(self, keep_s: float) -> int:
         """Delete operations that ended longer ago than this, and previews of yesterday; returns how many rows."""
-        ((count,),) = await self._engine.ask("delete_old_operations", keep_sec=keep_s, limit=10_000)
+        return await self._forget(keep_s, None)
+
+    async def _forget(self, keep_s: float, operation_id: int | None) -> int:
+        values = {"keep_sec": keep_s, "id": operation_id, "limit": 10_000}
+        ((count,),) = await self._engine.ask("delete_old_operations", **values)
         return int(count)
 
     async def _read(self, operation_id: int | None, tenant: str | None, limit: int, after: int) -> Sequence[Operation]:
@@ -212,34 +256,58 @@ class Operations(EngineUser):
             raise Refused(None, f"operation {operation_id} cannot be started: {why}", code=_CONFLICT)
         return await self.show(operation_id)
 
-    async def _find(self, search: Search | LetterSearch, verb: str, queue: str | None, cursor: str | None) -> _Page:
-        """Read what a page of a search finds that this verb can change; `queue` is where jobs are moved to."""
+    async def _find(
+        self, search: Search | LetterSearch, verb: str, options: Mapping[str, Any], cursor: str | None
+    ) -> _Page:
+        """Read what a page of a search finds that this verb can change."""
         if isinstance(search, LetterSearch):
-            return await self._find_letters(search, verb, cursor)
-        return await self._find_jobs(search, verb, queue, cursor)
+            return await self._find_letters(search, verb, cursor, again="again" in options)
+        return await self._find_jobs(search, verb, options, cursor)
 
-    async def _find_jobs(self, search: Search, verb: str, queue: str | None, cursor: str | None) -> _Page:
+    async def _find_jobs(self, search: Search, verb: str, options: Mapping[str, Any], cursor: str | None) -> _Page:
         jobs = JobSearch(self._engine, self._max_bytes)
         after = cursor
         if after is None and verb == "requeue":
             after = _FINISHED  # live jobs are no matches
         page = await jobs.find(**filters_of(search), limit=_PAGE, after=after)
-        fits = [job for job in page.jobs if _JOBS[verb](job) and (verb != "move" or job.queue != queue)]
+        fits = [job for job in page.jobs if _JOBS[verb](job) and (verb != "move" or job.queue != options["queue"])]
         following = page.next
         if verb != "requeue" and following is not None and following.startswith("finished"):
             following = None
-        return _Page([job.id for job in fits], [f"{job.state}:{job.claims}:{job.queue}" for job in fits], following)
+        seen = {job.id: f"{job.state}:{job.claims}:{job.queue}" for job in fits}
+        run_again: list[RunAgain] = []
+        if verb == "requeue" and "again" in options:
+            seen = await self._newest_runs({job.id: job.id for job in fits})
+        elif verb == "requeue" and fits:
+            run_again = [RunAgain._make(row) for row in await self._engine.ask("find_reruns", ids=list(seen))]
+        left_out = {one.id for one in run_again}
+        found = [
+            Found(job.id, job.state, job.tenant_id, job.type, job.finished_at or job.created_at, job.last_error)
+            for job in fits
+            if job.id not in left_out
+        ]
+        return _Page(found, [seen[one.id] for one in found], following, run_again)
 
-    async def _find_letters(self, search: LetterSearch, verb: str, cursor: str | None) -> _Page:
-        if search.status not in (None, "open"):
+    async def _find_letters(self, search: LetterSearch, verb: str, cursor: str | None, *, again: bool) -> _Page:
+        if search.status not in ((None, "open", "requeued") if again else (None, "open")):
             raise BadInput(f"only open dead letters can be changed, and the search has status:{search.status}")
         letters = DeadLetters(self._engine, self._max_bytes)
         after = None if cursor is None else int(cursor)
-        filters = filters_of(replace(search, status="open"))
+        filters = filters_of(search if again else replace(search, status="open"))
         page = await letters.search(**filters, limit=_PAGE, after=after, documents=False)
         fits = [letter for letter in page.letters if _LETTERS[verb](letter)]
-        seen = [":".join(filter(None, (letter.status, letter.discard_asked_by))) for letter in fits]
-        return _Page([letter.id for letter in fits], seen, None if page.next is None else str(page.next))
+        if again:
+            seen = await self._newest_runs({letter.id: letter.job_id for letter in fits})
+        else:
+            seen = {one.id: ":".join(filter(None, (one.status, one.discard_asked_by))) for one in fits}
+        found = [Found(one.id, one.status, one.tenant_id, one.type, one.created_at, one.last_error) for one in fits]
+        return _Page(found, [seen[one.id] for one in found], None if page.next is None else str(page.next))
+
+    async def _newest_runs(self, jobs: Mapping[int, int]) -> dict[int, str]:
+        """Return for each item which job runs its job again last: it may be another one when the item is worked on."""
+        rows = await self._engine.ask("find_newest_runs", ids=list(jobs.values())) if jobs else []
+        newest: dict[int, int] = dict(rows)
+        return {item: str(newest[job_id]) for item, job_id in jobs.items()}
 
 
 #: The cursor of the first finished job.

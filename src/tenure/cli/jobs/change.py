@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.bulk import Bulk, EditOption, PayloadEdit, PayloadOption, SetOption, Targets, bulk_command
+from tenure.cli.bulk import AgainOption, Bulk, EditOption, PayloadEdit, PayloadOption, SetOption, Targets, bulk_command
 from tenure.cli.command import Output, Store, call_store, command
 from tenure.cli.options import Actor, JobId, OnlyContract, OnlyTenant, OnlyType, Reason
 from tenure.cli.output import dump_json, note, refusal_fields
@@ -108,6 +108,7 @@ def requeue(
     payload: PayloadOption = None,
     set_: SetOption = None,
     edit: EditOption = False,
+    again: AgainOption = False,
 ) -> Output | None:
     """Run finished jobs again, as new jobs that point back to them; with another payload if you like."""
 
@@ -119,7 +120,7 @@ def requeue(
     async def call(store: Store, job_id: int, **options: Any) -> int:
         return await store.requeue(job_id, **options)
 
-    return bulk.requeue("jobs", targets, actor, PayloadEdit(payload, set_, edit), read, call)
+    return bulk.requeue("jobs", targets, actor, PayloadEdit(payload, set_, edit), again, read, call)
 
 
 @bulk_command

@@ -6,6 +6,7 @@ from typing import Any
 
 from tenure.dashboard.actions import ACTIONS
 from tenure.dashboard.page import Page
+from tenure.jobs.operation_summary import top
 
 #: How many items are shown as examples, and for how many seconds what is shown of each is shared.
 _EXAMPLES = 10
@@ -35,6 +36,6 @@ async def operation(page: Page) -> dict[str, Any]:
     needed = ACTIONS["approve-letter" if decides else "requeue-letter"].route
     return {
         "title": f"Operation {shown['id']}", "operation": shown, "of_letters": of_letters, "examples": examples,
-        "skipped": skipped["items"], "decides": decides,
+        "skipped": skipped["items"], "decides": decides, "top": top,
         "may_change": page.application.has_scopes(page.caller, *needed),
     }  # fmt: skip

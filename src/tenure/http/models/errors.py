@@ -18,6 +18,7 @@ class ErrorDetail(BaseModel):
     retryable: bool = described("Whether the same call may succeed a little later.", examples=[True])
     hint: str | None = described("What to do next; null: nothing.", examples=["try again"])
     job_id: Id | None = optional("Of DUPLICATE_JOB: the job that is in the way.")
+    requeued_as: Id | None = optional("Of REQUEUE_CONFLICT: the job that runs it again already.")
     flow_id: Id | None = optional("Of WAITING_FOR_PARENTS: the flow that the job is a node of.")
     node: str | None = optional("Of WAITING_FOR_PARENTS: the name of that node.")
 

@@ -225,7 +225,7 @@ async def requeue_letter(request: ApiRequest, body: Requeue) -> dict[str, Any]:
     key = request.idempotency_key(body.idempotency_key)
     letter = await _find(request)
     job_id = await request.calls.store.letters.requeue(
-        letter.id, actor=request.caller.actor, key=key, payload=body.payload, changes=body.changes
+        letter.id, actor=request.caller.actor, key=key, payload=body.payload, changes=body.changes, again=body.again
     )
     return {"dlq_id": str(letter.id), "job_id": str(job_id), "status": "queued"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictStr
 
 from tenure.errors import BadInput, Refused
 from tenure.http.application import ApiRequest, parse_cursor
@@ -42,6 +42,7 @@ class NewOperation(RequestBody):
     changes: list[tuple[list[StrictStr], Any]] | None = optional(
         "Of requeue: other values in the payload, each with its path.", examples=[[[["user", "id"], 7]]]
     )
+    again: StrictBool | None = optional("Of requeue: also what was run again already, by its newest run.")
 
 
 class Speed(RequestBody):
@@ -49,6 +50,44 @@ class Speed(RequestBody):
 
     per_second: _PerSecond | None = optional("At most this many items each second; default as it was previewed.")
     person: fields.Person | None = optional("Who decides: the key's person; give it only while no key exists.")
+
+
+class Sample(BaseModel):
+    """A job or dead letter that a preview has found."""
+
+    id: fields.Id = described("Its id.", examples=["42"])
+    state: str = described("The state of the job, or the status of the dead letter.", examples=["dead"])
+    tenant_id: str = described("Its tenant.", examples=["acme"])
+    type: str = described("Its type.", examples=["mail.send"])
+    at: datetime = described("When it ended or was set aside; else when it was enqueued.")
+    error: str | None = described("Its last error in one line; null: none.")
+
+
+class Rerun(BaseModel):
+    """A job that was run again already."""
+
+    id: fields.Id = described("The job.", examples=["42"])
+    requeued_as: fields.Id = described("The job that runs it again.", examples=["240"])
+
+
+class RunAgain(BaseModel):
+    """What a preview leaves out because it was run again already; `again` repeats it."""
+
+    count: int = described("How many jobs.", examples=[236])
+    samples: list[Rerun] = described("Three of them.")
+    operation: fields.Id | None = described("The operation that ran the first one again; null: none is known.")
+
+
+class Summary(BaseModel):
+    """What the search of an operation has found; of each count the first 100 names."""
+
+    tenants: dict[str, int] = described("How many of each tenant.", examples=[{"acme": 1200}])
+    types: dict[str, int] = described("How many of each type.", examples=[{"mail.send": 1200}])
+    errors: dict[str, int] = described("How many of each last error: type and code.", examples=[{"TimeoutError": 1200}])
+    first_at: datetime | None = described("The first time of an item; null: there is none.")
+    last_at: datetime | None = described("The last time of an item; null: there is none.")
+    samples: list[Sample] = described("Three of the items.")
+    run_again: RunAgain = described("What it leaves out, because it was run again already.")
 
 
 class Operation(BaseModel):
@@ -66,6 +105,7 @@ class Operation(BaseModel):
     done: int = described("How many of them are done.", examples=[800])
     skipped: dict[str, int] = described("How many were left as they are, by the code of the reason.", examples=[{}])
     left: int = described("How many wait.", examples=[400])
+    summary: Summary = described("What its search has found.")
     per_second: float | None = described("At most this many items each second; null: no limit.")
     created_at: datetime = described("When the preview was made.")
     created_by: str = described("Who made it.", examples=["ann"])
@@ -73,6 +113,24 @@ class Operation(BaseModel):
     started_by: str | None = described("Who started or resumed it; null: nobody.")
     ended_at: datetime | None = described("When it was done or aborted; null: neither.")
     aborted_by: str | None = described("Who aborted it; null: nobody.")
+
+
+class MadeJobs(BaseModel):
+    """How the jobs are now that a requeue has made."""
+
+    states: dict[str, int] = described("How many are in each state.", examples=[{"succeeded": 230, "dead": 6}])
+    succeeded: int = described("How many have succeeded.", examples=[230])
+    failed: int = described("How many ended otherwise.", examples=[6])
+    unfinished: int = described("How many have not ended.", examples=[0])
+    gone: int = described("How many are no longer stored.", examples=[0])
+    complete: bool = described("Whether all were looked at; else those of the first 10,000 items.", examples=[True])
+    failed_states: list[str] = described("The states of those that ended otherwise.", examples=[["dead"]])
+
+
+class ShownOperation(Operation):
+    """An operation on many jobs or dead letters, and how the jobs are that it made."""
+
+    now: MadeJobs | None = described("Of a requeue that was started: its new jobs; null: it makes none.")
 
 
 class OperationList(BaseModel):
@@ -90,6 +148,7 @@ class OperationItem(BaseModel):
     code: str | None = described("Why it was left as it is, as a code; null: it was not.", examples=["CHANGED"])
     why: str | None = described("Why it was left as it is; null: it was not.")
     made: fields.Id | None = described("The job that was made of it; null: none.")
+    made_state: str | None = described("The state of that job now; null: none, or it is no longer stored.")
 
 
 class OperationItems(BaseModel):
@@ -115,7 +174,8 @@ class ItemPage(Page):
 async def preview_operation(request: ApiRequest, body: NewOperation) -> JsonResponse:
     """Store what is to be done to all that a search finds, with their ids; changes nothing until it is started.
 
-    A search of many rows is not `collected` by one call: then collect goes on.
+    A search of many rows is not `collected` by one call: then collect goes on. When it finds nothing, nothing is
+    stored: the answer is `done`, with no items, and its id is unknown.
     """
     _check_scope(request, body.verb)
     options = body.model_dump(exclude={"kind", "verb", "q", "per_second"})
@@ -136,8 +196,10 @@ async def list_operations(request: ApiRequest, query: Page) -> dict[str, Any]:
 
 
 async def show_operation(request: ApiRequest) -> dict[str, Any]:
-    """An operation: what is done, and how far it is."""
-    return (await _find(request)).fields()
+    """An operation: what is done, how far it is, and how the jobs are now that it made."""
+    operation = await _find(request)
+    made = await request.calls.store.operations.made(operation.id)
+    return {**operation.fields(), "now": made and made.fields()}
 
 
 async def list_operation_items(request: ApiRequest, query: ItemPage) -> dict[str, Any]:
@@ -173,7 +235,7 @@ async def resume_operation(request: ApiRequest, body: Speed) -> dict[str, Any]:
 
 
 async def abort_operation(request: ApiRequest) -> dict[str, Any]:
-    """Stop an operation. Nothing of it is done any more behind the answer; what is done stays."""
+    """Stop an operation. Nothing of it is done any more behind the answer; what is done stays. Deletes a preview."""
     operation = await _find(request)
     _check_scope(request, operation.verb)
     return (await request.calls.store.operations.abort(operation.id, actor=request.caller.actor)).fields()

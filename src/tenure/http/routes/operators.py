@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, RootModel, StrictStr
+from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr
 
 from tenure.http import response
 from tenure.http.application import ApiRequest
@@ -108,6 +108,7 @@ class Requeue(RequestBody):
     changes: list[tuple[list[StrictStr], Any]] | None = optional(
         "Other values in the payload, each with its path.", examples=[[[["user", "id"], 7]]]
     )
+    again: StrictBool = described("If it was run again already: run the newest run of it again.", default=False)
     idempotency_key: fields.IdempotencyKey = None
 
 

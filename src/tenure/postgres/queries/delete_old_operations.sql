@@ -1,8 +1,9 @@
--- Delete operations that ended long ago and previews that nobody started, with a part of their items; returns their ids.
+-- Delete operations that ended long ago and previews that nobody started, or of these only one; with a part of their items.
 with old as materialized (
     select id from tenure.operation
-    where ended_at < clock_timestamp() - :keep_sec::double precision * interval '1 second'
-       or state = 'preview' and created_at < clock_timestamp() - interval '1 day'
+    where id = coalesce(:id::bigint, id)
+      and (ended_at < clock_timestamp() - :keep_sec::double precision * interval '1 second'
+           or state = 'preview' and created_at < clock_timestamp() - interval '1 day')
     order by id
     limit 10
     for update skip locked

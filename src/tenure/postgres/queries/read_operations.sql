@@ -7,7 +7,8 @@ with page as materialized (
     limit :limit::bigint
 )
 select page.id, of_letters, verb, query, options::text, tenant_id, state, collected, cursor, total, per_second, created_at,
-       created_by, started_at, started_by, ended_at, aborted_by, coalesce(batches.done, 0)::bigint, batches.skipped::text
+       created_by, started_at, started_by, ended_at, aborted_by, coalesce(batches.done, 0)::bigint, batches.skipped::text,
+       summary::text
 from page
 left join lateral (
     select sum(done) as done, (

@@ -41,5 +41,5 @@ pinned as (
     from letter join inserted on inserted.origin_letter = letter.id
     cross join lateral (select * from tenure.dataset_pin where dataset_pin.job_id = letter.job_id offset 0) as pin
 )
-select letter.id, letter.job_id, letter.status, inserted.id
+select letter.id, letter.job_id, letter.status, inserted.id, letter.requeued_as
 from letter left join inserted on inserted.origin_letter = letter.id

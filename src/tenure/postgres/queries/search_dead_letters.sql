@@ -2,7 +2,8 @@
 --
 -- Ids are walked downwards over at most :scan rows, along the index that fits best: of one cause, of the open ones of one
 -- tenant, of the open ones, of all. The walk ends when the page is full. The answer of a page that is not full repeats how
--- many rows were looked at and the lowest id among them. Documents are read of those on the page only, and only if wanted.
+-- many rows were looked at and the lowest id among them. Documents are read of those on the page only, and only if wanted:
+-- else no payloads, and errors in short.
 with looked as not materialized (
     select id
     from (
@@ -58,7 +59,9 @@ scanned as materialized (
     select count(*) as rows, min(id) as lowest from looked where (select count(*) from page) < :limit::bigint
 )
 select scanned.rows, scanned.lowest, letter.id, job_id, contract, tenant_id, type, reason_code, stage,
-       case when :with_documents::boolean then last_error::text else 'null' end, counter, claims, last_owner,
+       case when :with_documents::boolean then last_error::text else jsonb_build_object(
+           'type', last_error -> 'type', 'code', last_error -> 'code', 'message', left(last_error ->> 'message', 300)
+       )::text end, counter, claims, last_owner,
        last_lease_expires_at, correlation_id, trace_id, case when :with_documents::boolean then payload::text end, status,
        failed_at, created_at, updated_at, requeued_as, requeued_by, discard_reason, discard_asked_by, discard_asked_at,
        discard_approved_by, discard_approved_at
