@@ -12,7 +12,7 @@ MUTANTS = (
         "statistics-of-unknown-contracts",
         "A process that only reads statistics counts no dead letters",
         "postgres/counts.py",
-        "        await self._engine.refresh()  # the contracts tell which hops lead to dead letters, and which are later ones\n",
+        "        await self._engine.refresh()  # the contracts tell which moves lead to dead letters\n",
         "",
         ("postgres/test_counts.py::test_a_new_process_counts_each_way_into_the_dead_letters",),
     ),

@@ -71,7 +71,7 @@ class Counts(EngineUser):
     async def stats(self, since_s: float = _HOUR, *, tenant: str | None = None) -> Stats:
         """The figures of the last `since_s` seconds, by minute up to six hours, else by hour; `tenant` None: of all."""
         unit, tenants = _unit(since_s), tenant is not None
-        await self._engine.refresh()  # the contracts tell which hops lead to dead letters, and which are later ones
+        await self._engine.refresh()  # the contracts tell which moves lead to dead letters
         hops = self._hops()
         counts = await self._read(unit, since_s, tenant, by_tenant=tenants)
         later = [">".join(hop) for hop in hops.later]
