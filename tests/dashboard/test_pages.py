@@ -255,3 +255,11 @@ def test_htmx_and_its_extension_arrive_together(browser: Browser) -> None:
     texts = [browser.client.get(script).text for script in scripts]
     (both,) = [text for text in texts if "registerExtension" in text and "htmx" in text]
     assert both.index("hx-sse:connect") > both.index("registerExtension")
+
+
+def test_overview_counts_every_open_dead_letter(browser: Browser, http: Caller) -> None:
+    world = World(http)
+    for _ in range(9):  # more than its list of the newest shows
+        world.letter()
+    http.get("/api/v1/dlq/groups")  # which counts what upkeep has not
+    shows(browser, "/", '<p class="figure"><a href="/dead-letters">9</a></p>')

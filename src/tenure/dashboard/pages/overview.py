@@ -12,6 +12,8 @@ from tenure.dashboard.page import Page
 #: Statistics cost more than a list: open pages share them for this many seconds.
 _STATS_S = 2.0
 _MOST_TYPES = 10
+#: The open dead letters of these causes are counted, those with the most first.
+_MOST_CAUSES = 50
 #: The figures of a minute: numbers, and durations in seconds.
 _COUNTED = ("enqueued", "claimed", "ended", "failures")
 _MEASURED = ("wait_p50_s", "wait_p95_s", "run_p50_s", "run_p95_s")
@@ -23,7 +25,7 @@ async def overview(page: Page) -> dict[str, Any]:
     queues = await page.try_get("/api/v1/queues")
     workers = await page.try_get("/api/v1/workers")
     letters = await page.try_get("/api/v1/dlq/items", status="open", limit=8)
-    groups = await page.try_get("/api/v1/dlq/groups", limit=5)
+    groups = await page.try_get("/api/v1/dlq/groups", limit=_MOST_CAUSES)
     alarms = await page.try_get("/api/v1/alarms", limit=10)
     stats = await page.try_get("/api/v1/stats", seconds=_STATS_S)
     operations = await page.try_get("/api/v1/operations", limit=5)
@@ -34,7 +36,9 @@ async def overview(page: Page) -> dict[str, Any]:
         "queues": None if queues is None else queues["queues"],
         "oldest": min(due, key=lambda queue: queue["oldest"], default=None),
         "workers": None if workers is None else workers["workers"],
-        "groups": [] if groups is None else groups["groups"],
+        "groups": [] if groups is None else groups["groups"][:5],
+        "open_letters": None if groups is None else sum(one["open"] for one in groups["groups"]),
+        "more_letters": groups is not None and (groups["uncounted"] > 0 or len(groups["groups"]) == _MOST_CAUSES),
         "letters": None if letters is None else letters,
         "alarms": [] if alarms is None else [one for one in alarms["alarms"] if one["muted_by"] is None],
         "jobs": jobs["jobs"],
