@@ -19,6 +19,7 @@ from tenure.postgres.store import Store
 from tests.dashboard.conftest import Browser, serving
 from tests.harness import Harness
 from tests.http.conftest import Caller, new_key
+from tests.http.inventory import World
 
 LINKED = re.compile(r'(?:src|href)="([^"]+)"')
 #: A whole page with its scripts and styles has at most this many bytes.
