@@ -264,3 +264,27 @@ def test_overview_counts_every_open_dead_letter(browser: Browser, http: Caller) 
         world.letter()
     http.get("/api/v1/dlq/groups")  # which counts what upkeep has not
     shows(browser, "/", '<p class="figure"><a href="/dead-letters">9</a></p>')
+
+
+def test_job_as_a_command_is_of_its_tenant_and_without_names_of_the_engine(browser: Browser, http: Caller) -> None:
+    job = {"type": "send", "tenant_id": "acme", "priority": 2, "payload": {"to": "a", "$timeout": 9}}
+    made = http.post("/api/v1/jobs", job, status=201)["id"]
+    page = unescape(browser.get(f"/jobs/{made}"))
+    assert '"tenant_id": "acme", "priority": 2' in page
+    assert "--tenant acme --priority 2" in page
+    assert "options(queue='default', tenant='acme', priority=2).enqueue(**{'to': 'a'})" in page
+
+
+def test_what_is_settled_is_not_offered_again(browser: Browser, http: Caller) -> None:
+    world = World(http)
+    letter = world.letter()
+    (cause,) = http.get("/api/v1/dlq/groups")["groups"]
+    job = http.get(f"/api/v1/dlq/items/{letter}")["job_id"]
+    assert "Requeue all of this cause" in browser.get(f"/causes/{cause['fingerprint']}")
+    assert "Run again</button>" in browser.get(f"/jobs/{job}")
+    http.post(f"/api/v1/dlq/items/{letter}/requeue", {})
+    http.get("/api/v1/dlq/groups")
+    while "Requeue all of this cause" in browser.get(f"/causes/{cause['fingerprint']}"):
+        pass
+    while "Run again</button>" in browser.get(f"/jobs/{job}"):
+        pass

@@ -144,14 +144,20 @@ def _copies(job: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The same job as a command: for curl, for the command line, and in Python."""
     payload = json.dumps(job["payload"], ensure_ascii=False)
     body = json.dumps(
-        {"type": job["type"], "contract": job["contract"], "queue": job["queue"], "payload": job["payload"]},
+        {name: job[name] for name in ("type", "contract", "queue", "tenant_id", "priority", "payload")},
         ensure_ascii=False,
     )
     address = '"$TENURE_DISPATCHER_URL/api/v1/jobs"'
     options = f"--contract {shlex.quote(job['contract'])} --queue {shlex.quote(job['queue'])}"
+    options += f" --tenant {shlex.quote(job['tenant_id'])} --priority {job['priority']}"
+    given = f"queue={job['queue']!r}, tenant={job['tenant_id']!r}, priority={job['priority']}"
+    # The names with $ are the engine's own, and no arguments of the function.
+    arguments = job["payload"]
+    if isinstance(arguments, Mapping):
+        arguments = {name: value for name, value in arguments.items() if not name.startswith("$")}
     return [
         ("curl", f"curl -s {address} -H \"Authorization: Bearer $TENURE_KEY\" "
                  f"-H 'Content-Type: application/json' -d {shlex.quote(body)}"),
         ("Command line", f"tenure enqueue {shlex.quote(job['type'])} --payload {shlex.quote(payload)} {options}"),
-        ("Python", f"await app.tasks[{job['type']!r}].enqueue(**{job['payload']!r})"),
+        ("Python", f"await app.tasks[{job['type']!r}].options({given}).enqueue(**{arguments!r})"),
     ]  # fmt: skip
