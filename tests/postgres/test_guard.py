@@ -33,7 +33,7 @@ async def test_no_verb_does_more_work_than_is_recorded(course: Course) -> None:
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        ("drop index tenure.job_ready", "claim is planned otherwise"),
+        ("drop index tenure.job_ready", "claim_plain is planned otherwise"),
         ("create index on tenure.job (updated_at)", "claim 100: wal_bytes"),
         (
             "create function tenure.slow() returns trigger language plpgsql as $$ begin "

@@ -384,6 +384,7 @@ async def test_every_command_works_with_stock_settings(many_ranges: str, tmp_pat
             graph = app.flow("late")
             graph.node(nap_task.call())
             flow = (await graph.start()).id
+        moving = json.loads(tenure("jobs move type:nap --queue other --dry-run --json"))["id"]
         for command in (
             f"jobs show {job_id}", f"jobs events {job_id}", f"jobs why {job_id}", f"replay --job {job_id}",
             f"jobs requeue {job_id}", "jobs list", "jobs list --state succeeded", "jobs list --type nothing",
@@ -394,8 +395,8 @@ async def test_every_command_works_with_stock_settings(many_ranges: str, tmp_pat
             "datasets show prices", "datasets rows prices", "datasets history", "datasets cutover prices=2",
             "datasets rollback prices", "alarms list", "alarms mute xmin-pinned --for 1h", "alarms unmute xmin-pinned",
             "alarms test", "stats", "doctor", f"workers show {gone}", "jobs count --by worker",
-            "jobs list worker:w", "jobs list took:>1s", "dlq groups", "jobs move type:nap --queue other --dry-run",
-            "operations list", "operations show 1", "operations run 1",
+            "jobs list worker:w", "jobs list took:>1s", "dlq groups", "operations list",
+            f"operations show {moving}", f"operations run {moving}", f"operations items {moving}",
             "queues list", "queues pause other", "queues resume other", "workers list", "types list",
             "types show later", "types reset later", "keys list", f"keys revoke {key}", "contracts list",
             "contracts show reliability", "dlq list", f"dlq show {letters[0]}", f"dlq requeue {letters[0]}",
