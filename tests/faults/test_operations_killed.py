@@ -81,7 +81,7 @@ async def test_a_bulk_requeue_that_is_killed_requeues_exactly_the_previewed_once
         process.wait()
     seconds = time.monotonic() - begun
     done = await store.operations.show(operation.id)
-    assert (done.state, done.done, done.skipped, done.left) == ("done", letters - 1, {"CHANGED": 1}, 0)
+    assert (done.state, done.done, done.skipped, done.left) == ("done", letters - 1, {"REQUEUE_CONFLICT": 1}, 0)
     jobs = db.sql("select origin_letter, count(*) from tenure.job where created_by = 'ada' group by 1")
     assert {row["origin_letter"] for row in jobs} == previewed - {first}
     assert {row["count"] for row in jobs} == {1}

@@ -208,7 +208,7 @@ async def test_operations_on_jobs_of_many_ranges_lock_a_few_partitions_at_a_time
 ) -> None:
     async with Store.open(many_ranges) as store:
         for n in range(48):
-            watched.sql("select setval('tenure.job_id_seq', %s)", (n + 7) * ID_UNIT + 1_000)
+            watched.sql("select setval('tenure.job_id_seq', %s)", (n + 7) * ID_UNIT + 2_000)
             await store.enqueue(NewJob("operated", {"n": n}, queue="operated"))
         asked: dict[str, dict[str, Any]] = {"move": {"queue": "slow"}, "cancel": {"reason": "r"}, "requeue": {}}
         for verb, options in asked.items():
