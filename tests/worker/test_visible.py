@@ -85,6 +85,11 @@ async def test_timeout_is_logged_once_with_the_place_where_the_handler_hung(
         assert f"in {name}" in "".join(traceback[1:2]), "the first frame is the handler's own"
 
 
+def is_stopped(pid: str) -> bool:
+    """Whether a process stands still by a signal."""
+    return pid != "" and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 @pytest.mark.parametrize(
     ("task", "place"),
     [
@@ -102,6 +107,8 @@ async def test_timeout_in_a_process_is_logged_with_the_place_where_the_handler_h
     async with working(app, queues=["default"]) as worker:
         ticket = await app._enqueue(task.options(max_attempts=1).call(str(tmp_path / "began")).job)
         await until((tmp_path / "began").exists)
+        if task is tasks.stops_itself:
+            await until(lambda: is_stopped((tmp_path / "began").read_text()))
         (running,) = worker._heartbeats.held
         running._time_out()  # its time is over; how long that takes depends on the machine
         await until(lambda: worker.counts["failed"] == 1)
